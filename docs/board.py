@@ -26,9 +26,9 @@ def board(grades: Iterable[Grade], run: Path) -> Result:
         grades: one for each row.
         run: of a sealed track, for commit, date and machine.
     """
-    ordered = sorted(grades, key=lambda one: (one.track, -one.score.mean))
-    tracks = dict.fromkeys(one.track for one in ordered)
-    known = origin(read_provenance(run), round(sum(one.cpu_seconds for one in ordered), 1))
+    ordered = sorted(grades, key=lambda grade: (grade.track, -grade.score.mean))
+    tracks = dict.fromkeys(grade.track for grade in ordered)
+    known = origin(read_provenance(run), round(sum(grade.cpu_seconds for grade in ordered), 1))
     return Result(
         title="The arena's board",
         paper="",
@@ -38,7 +38,7 @@ def board(grades: Iterable[Grade], run: Path) -> Result:
             lines=("track", "measured by", "attack"),
             digits={"score": 2, "CPU minutes": 1},
         ),
-        rows=tuple(row for one in ordered for row in _rows(one)),
+        rows=tuple(row for grade in ordered for row in _rows(grade)),
         notes=_notes(),
         generator="python -m docs.board --run sealed/TRACK/run SUBMISSION ...",
     )

@@ -38,8 +38,8 @@ def record(root: Path) -> Result:
         command=f"fedsim run {run.plan.name}; fedsim limits runs/{run.plan.name}",
         **origin(provenance),
         columns=Columns(lines=("defense",), digits=dict.fromkeys(_BOUNDS, _digits(pairs))),
-        rows=tuple(row for section, one in pairs for row in _rows(section, one)),
-        notes=tuple(_gap([one for _, one in pairs])),
+        rows=tuple(row for section, bracket in pairs for row in _rows(section, bracket)),
+        notes=tuple(_gap([bracket for _, bracket in pairs])),
         generator=f"python -m docs.bracketed runs/{run.plan.name}",
     )
 
@@ -49,16 +49,16 @@ def _digits(pairs: list[tuple[TaskFindings, Bracket]]) -> int:
     return 1 if all(section.modality == "image" for section, _ in pairs) else 2
 
 
-def _rows(section: TaskFindings, one: Bracket) -> list[Row]:
-    setting = {"defense": defense_name(one.limit.defense, one.limit.defense_options)}
+def _rows(section: TaskFindings, bracket: Bracket) -> list[Row]:
+    setting = {"defense": defense_name(bracket.limit.defense, bracket.limit.defense_options)}
     victims = {result.n for result in section.results if not result.is_control}
     values = {
-        "blind guess": one.blind,
-        "reached": one.reached,
-        "at least": one.least,
-        "at most": one.most,
-        "at most if Gaussian": one.assumed,
-        "exactly at most": one.exact,
+        "blind guess": bracket.blind,
+        "reached": bracket.reached,
+        "at least": bracket.least,
+        "at most": bracket.most,
+        "at most if Gaussian": bracket.assumed,
+        "exactly at most": bracket.exact,
     }
     numbers = [
         Row(
@@ -74,9 +74,9 @@ def _rows(section: TaskFindings, one: Bracket) -> list[Row]:
         if value is not None
     ]
     words = {
-        "nats of a reply": show(one.limit.nats),
-        "bounded by": one.limit.source,
-        "strongest": one.attack,
+        "nats of a reply": show(bracket.limit.nats),
+        "bounded by": bracket.limit.source,
+        "strongest": bracket.attack,
     }
     return [
         *(Row(setting=setting, measure=name, outcome=said) for name, said in words.items()),
@@ -87,9 +87,11 @@ def _rows(section: TaskFindings, one: Bracket) -> list[Row]:
 def _gap(every: list[Bracket]) -> list[str]:
     """How far apart both sides are, under Gaussian noise without clipping."""
     gaps = [
-        min(end.value for end in (one.most, one.assumed) if end) - one.reached.value
-        for one in every
-        if one.limit.defense == "gaussian_noise" and one.reached and (one.most or one.assumed)
+        min(end.value for end in (bracket.most, bracket.assumed) if end) - bracket.reached.value
+        for bracket in every
+        if bracket.limit.defense == "gaussian_noise"
+        and bracket.reached
+        and (bracket.most or bracket.assumed)
     ]
     return (
         [f"Under Gaussian noise the median of at most less reached is {median(gaps):.1f} dB."]

@@ -62,7 +62,7 @@ def record(root: Path) -> Result:
     grid = full_grid(answer, root)
     provenance = read_json(root / "provenance.json")
     pairs = zip(answer.families, grid, strict=True)
-    rows = [row for found, whole in pairs for row in _rows(found, whole, answer)]
+    rows = [row for family, whole in pairs for row in _rows(family, whole, answer)]
     hold = " ".join(f"--hold {target}" for target in answer.question.hold)
     lose = "".join(f" --lose {name}={share:g}" for name, share in answer.question.lose.items())
     depth = answer.question.strengths.bit_length()
@@ -85,18 +85,18 @@ def record(root: Path) -> Result:
     )
 
 
-def _rows(found: FamilyAnswer, whole: list[Tried], answer: Answer) -> list[Row]:
+def _rows(family: FamilyAnswer, whole: list[Tried], answer: Answer) -> list[Row]:
     """The search's line and the grid's."""
-    holding = [one for one in whole if one.word == "holds"]
-    leaking = [one for one in whole if one.word == "leaks"]
-    tried = (answer.undefended, *found.tried)
-    whole_jobs = sum(one.jobs for one in whole) + answer.undefended.jobs
+    holding = [trial for trial in whole if trial.word == "holds"]
+    leaking = [trial for trial in whole if trial.word == "leaks"]
+    tried = (answer.undefended, *family.tried)
+    whole_jobs = sum(trial.jobs for trial in whole) + answer.undefended.jobs
     lines = {
-        "bisection": (found.at_weakest, bracket(found), tried),
+        "bisection": (family.at_weakest, bracket(family), tried),
         "full grid": (
             holding[0] if holding else None,
             ", ".join(
-                f"{found.option}={compact(ends.value)} {ends.word}"
+                f"{family.option}={compact(ends.value)} {ends.word}"
                 for ends in (*leaking[-1:], *holding[:1])
             ),
             (answer.undefended, *whole),
@@ -104,19 +104,23 @@ def _rows(found: FamilyAnswer, whole: list[Tried], answer: Answer) -> list[Row]:
     }
     rows = []
     for name, (weakest, ends, every) in lines.items():
-        setting = {"search": f"{found.title}, {name}"}
-        jobs = sum(one.jobs for one in every)
-        at = f"{found.option}={compact(weakest.value)}" if weakest else "none"
+        setting = {"search": f"{family.title}, {name}"}
+        jobs = sum(trial.jobs for trial in every)
+        at = f"{family.option}={compact(weakest.value)}" if weakest else "none"
         rows += [
             Row(setting=setting, measure="weakest that holds", outcome=at),
             Row(setting=setting, measure="bracket", outcome=ends),
             Row(setting=setting, measure="surely at most", outcome=_bounds(weakest)),
-            Row(setting=setting, measure="victims", mean=float(sum(one.clients for one in every))),
+            Row(
+                setting=setting,
+                measure="victims",
+                mean=float(sum(trial.clients for trial in every)),
+            ),
             Row(setting=setting, measure="jobs", mean=float(jobs)),
             Row(setting=setting, measure="of the grid's jobs", mean=jobs / whole_jobs),
         ]
-        if name == "bisection" and found.costs:
-            cost = found.costs[0]
+        if name == "bisection" and family.costs:
+            cost = family.costs[0]
             lost = cost.lost
             rows.append(
                 Row(
@@ -134,7 +138,9 @@ def _rows(found: FamilyAnswer, whole: list[Tried], answer: Answer) -> list[Row]:
 def _bounds(tried: Tried | None) -> str:
     if tried is None:
         return "none"
-    parts = [f"{one.target} {measured(one.target, one.high)}" for one in tried.reached]
+    parts = [
+        f"{reached.target} {measured(reached.target, reached.high)}" for reached in tried.reached
+    ]
     return ", ".join(parts)
 
 

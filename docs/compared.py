@@ -42,10 +42,10 @@ def compared(name: str) -> list[list[str]]:
 
 
 def _line(cell: Cell) -> list[str]:
-    found = [(found_row(reference), digits(reference)) for reference in cell.references]
-    sizes = dict.fromkeys(str(row.n) for row, _ in found if row.n)
-    values = [_without_interval(row).text(places) for row, places in found]
-    intervals = [_interval(row, places) for row, places in found]
+    sources = [(found_row(reference), digits(reference)) for reference in cell.references]
+    sizes = dict.fromkeys(str(row.n) for row, _ in sources if row.n)
+    values = [_without_interval(row).text(places) for row, places in sources]
+    intervals = [_interval(row, places) for row, places in sources]
     measured = " / ".join(values) or "not measured"
     spread = " / ".join(intervals) if any(interval != DASH for interval in intervals) else DASH
     return [cell.place, cell.paper, measured, ", ".join(sizes) or DASH, spread, cell.differs]

@@ -82,13 +82,13 @@ def outside(folder: str, up: str, path: str) -> str | None:
 
 def linked() -> list[str]:
     """The files outside ``docs/`` that its pages link to."""
-    found = set()
+    paths = set()
     for page in (ROOT / "docs").rglob("*.md"):
         folder = page.parent.relative_to(ROOT / "docs").as_posix()
         for link in LINK.finditer(page.read_text(encoding="utf-8")):
             if path := outside("" if folder == "." else folder, link[1], link[2]):
-                found.add(path)
-    return sorted({*found, *ABOUT})
+                paths.add(path)
+    return sorted({*paths, *ABOUT})
 
 
 ABOUT = ("CONTRIBUTING.md", "SECURITY.md", "CITATION.cff")

@@ -183,14 +183,14 @@ def read_headlines() -> Headlines:
 
 def found_row(reference: Reference) -> Row:
     """The one value that a reference names."""
-    found = [
+    matching = [
         row
         for row in read(reference.result).rows
         if row.measure == reference.measure and reference.setting.items() <= row.setting.items()
     ]
-    if len(found) != 1:
-        raise LookupError(f"{reference}: {len(found)} values. Name exactly one.")
-    return found[0]
+    if len(matching) != 1:
+        raise LookupError(f"{reference}: {len(matching)} values. Name exactly one.")
+    return matching[0]
 
 
 def digits(reference: Reference) -> int:

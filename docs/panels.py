@@ -51,15 +51,15 @@ def panels(run: Run, examples: Sequence[Shown], modality: Modality) -> list[Pane
     for (cell, defense, options, attack), value in means.items():
         key = (str(defense), str(options))
         best[key] = max(best.get(key, (-math.inf, "", "")), (value, str(cell), str(attack)))
-    found = []
+    drawn = []
     for (defense, options), (_, cell, attack) in best.items():
-        own = {
+        victims = {
             (e.round, e.client, e.example): e
             for e in examples
             if (e.cell, e.attack) == (cell, attack) and e.guess is not None
         }
-        found.append(Panel(defense_name(defense, options), title(attack), own))
-    return sorted(found, key=lambda panel: panel.defense != defense_name("none", "[]"))
+        drawn.append(Panel(defense_name(defense, options), title(attack), victims))
+    return sorted(drawn, key=lambda panel: panel.defense != defense_name("none", "[]"))
 
 
 def chosen(shown: Sequence[Panel], count: int) -> list[tuple[int, int, int]]:

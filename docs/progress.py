@@ -50,8 +50,8 @@ class Progress(NamedTuple):
 
 def members(name: str) -> list[str]:
     """The experiments of a suite; the experiment alone if it is none."""
-    found: list[str] = read_toml(shipped()[name]).get("suite", [name])
-    return found
+    names: list[str] = read_toml(shipped()[name]).get("suite", [name])
+    return names
 
 
 def progress() -> Progress:
@@ -76,7 +76,7 @@ def needs(name: str) -> list[str]:
         table.get("task", {}).get("weights", ""),
         *table.get("sweep", {}).get("task.weights", []),
     ]
-    runs = (re.fullmatch(r"runs/([\w-]+)(?:/.+)?@\d+", one) for one in named)
+    runs = (re.fullmatch(r"runs/([\w-]+)(?:/.+)?@\d+", command) for command in named)
     return list(dict.fromkeys(run[1] for run in runs if run))
 
 
@@ -85,12 +85,12 @@ def estimates() -> dict[str, Estimate]:
     if not ESTIMATES.exists():
         return {}
     table = tomllib.loads(ESTIMATES.read_text(encoding="utf-8"))
-    return {name: Estimate(**one) for name, one in table.items()}
+    return {name: Estimate(**fields) for name, fields in table.items()}
 
 
-def keep_estimates(found: Mapping[str, Estimate]) -> None:
+def keep_estimates(by_name: Mapping[str, Estimate]) -> None:
     """Write them, by name."""
-    table = {name: found[name]._asdict() for name in sorted(found)}
+    table = {name: by_name[name]._asdict() for name in sorted(by_name)}
     write_bytes(ESTIMATES, tomli_w.dumps(table).encode())
 
 

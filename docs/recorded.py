@@ -49,10 +49,10 @@ def record(run: Run, name: str, cpu_seconds: float | None, others: Sequence[Run]
     """
     old = read(name) if (RESULTS / f"{name}.json").exists() else None
     runs = [run, *others]
-    found = [value for each in runs for value in values(each)]
-    rows, columns = _made(found)
+    measured = [value for each in runs for value in values(each)]
+    rows, columns = _made(measured)
     if old is not None and any(row.source for row in old.rows):
-        known = (found, [value for each in runs for value in derived(each)])
+        known = (measured, [value for each in runs for value in derived(each)])
         rows, columns = [_renewed(row, known, name) for row in old.rows], old.columns
     elif old is not None:
         rows = [_beside_paper(row, old.rows) for row in rows]
@@ -103,12 +103,12 @@ def write(result: Result, name: str) -> Path:
     return path
 
 
-def _made(found: Sequence[Value]) -> tuple[list[Row], Columns]:
+def _made(measured: Sequence[Value]) -> tuple[list[Row], Columns]:
     """A row for each value, with its source; labels that never differ name no line."""
-    varied = tuple(key for key in _LABELS if len({one.labels[key] for one in found}) > 1)
+    varied = tuple(key for key in _LABELS if len({value.labels[key] for value in measured}) > 1)
     lines = varied or ("attack",)
     rows = []
-    for value in found:
+    for value in measured:
         setting = {key: value.labels[key] for key in lines}
         row = Row(
             setting=setting,
@@ -118,7 +118,7 @@ def _made(found: Sequence[Value]) -> tuple[list[Row], Columns]:
             source={**setting, "measure": value.measure},
         )
         rows.append(_filled(row, value))
-    digits = {one.measure: _DIGITS[one.unit] for one in found if one.unit in _DIGITS}
+    digits = {value.measure: _DIGITS[value.unit] for value in measured if value.unit in _DIGITS}
     return rows, Columns(lines=lines, digits=digits)
 
 
@@ -177,7 +177,7 @@ def _command(run: Run) -> str:
 
 
 def _machine(provenance: dict[str, Any]) -> str:
-    devices = {name for found in provenance["devices"].values() for name in found} - {"cpu"}
+    devices = {name for names in provenance["devices"].values() for name in names} - {"cpu"}
     return f"{provenance['cpus']} CPU cores, {', '.join(sorted(devices)) or 'no GPU'}"
 
 

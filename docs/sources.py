@@ -156,15 +156,15 @@ def summary() -> str:
 
 def lines() -> list[list[str]]:
     """The files that lack any: rows without a source of all measured ones, and numbers of notes."""
-    found = []
+    table_lines = []
     for name in names():
         result = read(name)
         lacking = gap(result)
         if lacking.rows or lacking.notes:
             rows = sum(row.measured for row in result.rows)
             share = f"{len(lacking.rows)} of {rows}" if lacking.rows else "0"
-            found.append([f"`{name}`", share, str(len(lacking.notes))])
-    return found
+            table_lines.append([f"`{name}`", share, str(len(lacking.notes))])
+    return table_lines
 
 
 def main() -> None:

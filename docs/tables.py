@@ -166,7 +166,7 @@ def _sources() -> str:
 
 def renewed(text: str) -> str:
     """A page with all its tables as their files say."""
-    return _TABLE.sub(lambda found: found[1] + block(found[2]) + found[3], text)
+    return _TABLE.sub(lambda match: match[1] + block(match[2]) + match[3], text)
 
 
 def pages() -> list[Path]:
@@ -177,7 +177,7 @@ def pages() -> list[Path]:
 def placed() -> list[str]:
     """The names of all tables that stand in a page."""
     texts = [path.read_text(encoding="utf-8") for path in pages()]
-    return [found[2] for text in texts for found in _TABLE.finditer(text)]
+    return [match[2] for text in texts for match in _TABLE.finditer(text)]
 
 
 def main() -> None:

@@ -59,8 +59,10 @@ def findings(run: Run) -> Findings:
 def values(run: Run) -> list[Value]:
     """All numbers that a table may print: leakage by headline metric, membership and utility."""
     asked = tuple(dict.fromkeys(m for e in run.plan.experiments for m in e.metrics))
-    found = [value for section in findings(run).sections for value in _section(section, asked)]
-    return [*_inferred(run), *found]
+    of_sections = [
+        value for section in findings(run).sections for value in _section(section, asked)
+    ]
+    return [*_inferred(run), *of_sections]
 
 
 def derived(run: Run) -> Iterator[Value]:
@@ -157,12 +159,12 @@ def _paired(side: Side, metric: str) -> Iterator[Value]:
     The label of the attack is ``A less B``. The intervals are those of one comparison.
     """
     section = side.findings
-    for one, other in permutations(attacks_of(side.scores, metric), 2):
-        if one.place != other.place:
+    for attack, other in permutations(attacks_of(side.scores, metric), 2):
+        if attack.place != other.place:
             continue
-        if between := difference(one.values, other.values):
-            first, second = (attack_label(section, each.attacker) for each in (one, other))
-            labels = _labels(section, one.place, f"{first} less {second}")
+        if between := difference(attack.values, other.values):
+            first, second = (attack_label(section, each.attacker) for each in (attack, other))
+            labels = _labels(section, attack.place, f"{first} less {second}")
             unit = unit_of(section, metric)
             yield Value(labels, title(metric), unit, between.n, *_spread(between))
 
@@ -187,20 +189,23 @@ def _inferred(run: Run) -> Iterator[Value]:
     configs = {where[name]: config for name, config in cells.items()}
     for kind in ("membership", "properties"):
         path = run.root / f"{kind}.parquet"
-        for one in inferred(read_rows(path, ScoreRow), where, cells) if path.exists() else ():
-            task, when = configs[one.setting].task, f", round {one.round}" if one.round else ""
+        for finding in inferred(read_rows(path, ScoreRow), where, cells) if path.exists() else ():
+            task, when = (
+                configs[finding.setting].task,
+                f", round {finding.round}" if finding.round else "",
+            )
             labels = {
                 "data": task.dataset,
                 "model": task.model,
-                "protocol": title(configs[one.setting].federation.protocol),
-                "setting": one.setting,
-                "defense": one.defense,
-                "attack": f"{one.attack}; {one.control}",
+                "protocol": title(configs[finding.setting].federation.protocol),
+                "setting": finding.setting,
+                "defense": finding.defense,
+                "attack": f"{finding.attack}; {finding.control}",
                 "probe": "none",
             }
-            measure = f"{METRICS[one.metric]}{when}"
-            ends = (one.low, one.high) if one.clients > 1 else (None, None)
-            yield Value(labels, measure, "1", one.n, one.mean, *ends)
+            measure = f"{METRICS[finding.metric]}{when}"
+            ends = (finding.low, finding.high) if finding.clients > 1 else (None, None)
+            yield Value(labels, measure, "1", finding.n, finding.mean, *ends)
 
 
 def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
@@ -225,10 +230,10 @@ def _outcome(jobs: Mapping[str, int]) -> str:
     return "unfinished" if jobs["timeout"] else ""
 
 
-def _spread(found: Estimate) -> tuple[float, float | None, float | None]:
+def _spread(estimate: Estimate) -> tuple[float, float | None, float | None]:
     """The mean and its interval over clients."""
-    ends = (found.low, found.high) if found.interval_of == "clients" else (None, None)
-    return found.mean, *ends
+    ends = (estimate.low, estimate.high) if estimate.interval_of == "clients" else (None, None)
+    return estimate.mean, *ends
 
 
 def _gains(section: TaskFindings) -> Iterator[Value]:
@@ -279,5 +284,7 @@ def _why(result: Result) -> Iterator[tuple[str, str, int]]:
     for status in STATUSES:
         problems = [problem for problem in result.problems if problem.status == status != "done"]
         if problems:
-            reason = max(problems, key=lambda one: one.jobs).reason.split(". ")[0].rstrip(".")
+            reason = (
+                max(problems, key=lambda problem: problem.jobs).reason.split(". ")[0].rstrip(".")
+            )
             yield status, reason, sum(problem.jobs for problem in problems)

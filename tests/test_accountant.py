@@ -33,28 +33,28 @@ def sampled_gaussian(rate: float, noise: float, delta: float) -> float:
 @pytest.mark.parametrize("delta", [1e-5, 1e-8])
 @pytest.mark.parametrize("noise", [0.3, 1.0, 3.0, 20.0])
 def test_one_full_batch_is_the_analytic_gaussian(noise: float, delta: float) -> None:
-    found = epsilon(steps=1, rate=1.0, noise_multiplier=noise, delta=delta)
-    assert found == pytest.approx(analytic_gaussian(noise, delta), abs=1e-2)
+    spent = epsilon(steps=1, rate=1.0, noise_multiplier=noise, delta=delta)
+    assert spent == pytest.approx(analytic_gaussian(noise, delta), abs=1e-2)
 
 
 @pytest.mark.parametrize("noise", [0.5, 2.0])
 def test_steps_on_the_same_rows_are_one_with_less_noise(noise: float) -> None:
-    found = epsilon(steps=9, rate=1.0, noise_multiplier=noise, delta=DELTA)
-    assert found == pytest.approx(analytic_gaussian(noise / 3, DELTA), abs=1e-2)
+    spent = epsilon(steps=9, rate=1.0, noise_multiplier=noise, delta=DELTA)
+    assert spent == pytest.approx(analytic_gaussian(noise / 3, DELTA), abs=1e-2)
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.0, 4.0])
 def test_nearly_every_row_in_each_batch_is_nearly_no_sampling(noise: float) -> None:
     # Leaves the closed form of the library for its privacy loss distributions.
-    found = epsilon(steps=4, rate=1 - 1e-9, noise_multiplier=noise, delta=DELTA)
-    assert found == pytest.approx(analytic_gaussian(noise / 2, DELTA), rel=1e-3, abs=1e-2)
+    spent = epsilon(steps=4, rate=1 - 1e-9, noise_multiplier=noise, delta=DELTA)
+    assert spent == pytest.approx(analytic_gaussian(noise / 2, DELTA), rel=1e-3, abs=1e-2)
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.3])
 @pytest.mark.parametrize("noise", [0.7, 2.0])
 def test_one_sampled_step_is_the_closed_form(rate: float, noise: float) -> None:
-    found = epsilon(steps=1, rate=rate, noise_multiplier=noise, delta=DELTA)
-    assert found == pytest.approx(sampled_gaussian(rate, noise, DELTA), abs=1e-2)
+    spent = epsilon(steps=1, rate=rate, noise_multiplier=noise, delta=DELTA)
+    assert spent == pytest.approx(sampled_gaussian(rate, noise, DELTA), abs=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_many_sampled_steps_are_what_another_library_says(
     other = PRVAccountant()
     other.history = [(noise, rate, steps)]
     expected = other.get_epsilon(DELTA, eps_error=1e-3)
-    found = epsilon(steps=steps, rate=rate, noise_multiplier=noise, delta=DELTA)
-    assert found == pytest.approx(expected, abs=1e-2)
+    spent = epsilon(steps=steps, rate=rate, noise_multiplier=noise, delta=DELTA)
+    assert spent == pytest.approx(expected, abs=1e-2)
 
 
 def test_no_noise_protects_nothing_and_no_step_costs_nothing() -> None:
@@ -151,17 +151,17 @@ def test_passes_over_the_same_part_of_the_rows_cost_what_they_tell(
     federation = FederationConfig.model_validate({"rounds": rounds, **options})
     defense = DpSgd(clip=1.0, noise_multiplier=1.0, delta=DELTA)
     schedule = Schedule.of(federation, 80)
-    found = defense.epsilon_after(schedule)
+    spent = defense.epsilon_after(schedule)
     # The sums of a round tell what one with less noise tells, and one in ten rows is in it.
     if rounds == 1:
-        told = sampled_gaussian(0.1, 1 / math.sqrt(passes), DELTA)
-        assert told == pytest.approx(13.80, abs=1e-2)
+        reference = sampled_gaussian(0.1, 1 / math.sqrt(passes), DELTA)
+        assert reference == pytest.approx(13.80, abs=1e-2)
     else:
         other = PRVAccountant()
         other.history = [(1 / math.sqrt(passes), 0.1, rounds)]
-        told = other.get_epsilon(DELTA, eps_error=1e-3)
-    assert found == pytest.approx(told, abs=1e-2)
-    budget = DpSgd(clip=1.0, epsilon=told, delta=DELTA).fit(schedule)
+        reference = other.get_epsilon(DELTA, eps_error=1e-3)
+    assert spent == pytest.approx(reference, abs=1e-2)
+    budget = DpSgd(clip=1.0, epsilon=reference, delta=DELTA).fit(schedule)
     assert budget.noise_multiplier == pytest.approx(1.0, rel=1e-2)
 
 

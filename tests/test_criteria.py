@@ -49,9 +49,9 @@ def model(tmp_path: Path) -> str:
 def kept(model: str, texts: tuple[str, ...] = TEXTS, **options: object) -> tuple[str, ...]:
     task = TaskConfig.model_validate({"model": model, "dataset": "d", "filter": options})
     rows = Rows(texts, torch.zeros(len(texts), dtype=torch.int64), tuple(range(len(texts))))
-    found = make_filter(task).apply(rows, "d")
-    assert isinstance(found.inputs, tuple)
-    return found.inputs
+    filtered = make_filter(task).apply(rows, "d")
+    assert isinstance(filtered.inputs, tuple)
+    return filtered.inputs
 
 
 def test_no_option_is_no_filter() -> None:

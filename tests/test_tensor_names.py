@@ -78,10 +78,10 @@ def test_adapters_of_peft() -> None:
 
 def test_arrays_without_names_may_leave_out_normalisation_or_a_head() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    own = network.state_dict()
-    arrays = list(own.values())
+    weights = network.state_dict()
+    arrays = list(weights.values())
     shared = ["0.weight", "0.bias", "2.weight", "2.bias"]
-    found = named([own[name] for name in shared], network, "after")
+    found = named([weights[name] for name in shared], network, "after")
     assert list(found.tensors) == shared
     assert "without batch normalisation" in found.how
     body = named(arrays[:-2], network, "after", partial=True)

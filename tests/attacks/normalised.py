@@ -91,10 +91,10 @@ def train_client(
 
 def summed(seen: Sequence[Observation]) -> Observation:
     """The mean of equally large clients' replies, as after secure aggregation."""
-    replies = [one.received for one in seen]
+    replies = [observation.received for observation in seen]
     means = {
         name: torch.stack([reply[name].double() for reply in replies]).mean(0).to(value)
         for name, value in replies[0].items()
     }
-    knowledge = Knowledge.pooled([one.knowledge for one in seen])
+    knowledge = Knowledge.pooled([observation.knowledge for observation in seen])
     return replace(seen[0], received=means, knowledge=knowledge)

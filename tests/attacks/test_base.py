@@ -34,9 +34,9 @@ def test_a_guess_of_one_observation_makes_an_attack(
     task, first = victim(pictures(1, 3), client=4)
     _, second = victim(pictures(1, 3), client=7)
     job = Job(prepared={"shift": torch.tensor(10.0)})
-    found = Single().reconstruct([first, second], task, [rng(0), rng(1)], job)
-    assert [int(one.guess.labels) for one in found] == [4, 7]
+    recovered = Single().reconstruct([first, second], task, [rng(0), rng(1)], job)
+    assert [int(one.guess.labels) for one in recovered] == [4, 7]
     drawn = [float(torch.rand(1, generator=rng(seed)) + 10) for seed in (0, 1)]
-    assert [float(one.guess.inputs) for one in found] == drawn
+    assert [float(one.guess.inputs) for one in recovered] == drawn
     with pytest.raises(NotImplementedError, match="Attack has neither guess nor reconstruct"):
         Attack().guess(first, task, rng(0), job)

@@ -94,12 +94,12 @@ def test_a_guess_uses_no_later_round_and_is_blind_where_nothing_is_told_apart(
 ) -> None:
     sums = _sums(task, rows, REDRAWN, rate=0.1)
     rngs = [torch.Generator().manual_seed(0) for _ in sums]
-    found = Disaggregate().reconstruct(sums, task, rngs, Job())
-    assert [one.certified for one in found] == [False, False, True, True, True, True]
-    assert [len(one.guess) for one in found] == [2 * SIZE] * 6
-    assert found[0].note == "told apart: no client of the cohort's 2"
+    recovered = Disaggregate().reconstruct(sums, task, rngs, Job())
+    assert [one.certified for one in recovered] == [False, False, True, True, True, True]
+    assert [len(one.guess) for one in recovered] == [2 * SIZE] * 6
+    assert recovered[0].note == "told apart: no client of the cohort's 2"
     images = torch.cat([rows[0].inputs, rows[2].inputs])
-    nearest = torch.cdist(images.flatten(1), found[2].guess.inputs.flatten(1)).min(1).values
+    nearest = torch.cdist(images.flatten(1), recovered[2].guess.inputs.flatten(1)).min(1).values
     assert nearest.max() < 1e-2
 
 

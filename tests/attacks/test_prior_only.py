@@ -47,15 +47,15 @@ def guess(task: Task, auxiliary: Batch | None, **facts: object) -> Batch:
     # An update that holds nothing: reading it would raise.
     seen = Observation(CaptureKey(round=1, client=0), {}, {}, "gradient", knowledge)
     job = Job() if auxiliary is None else Job(auxiliary=lambda: auxiliary)
-    (found,) = PriorOnly().reconstruct([seen], task, [torch.Generator()], job)
-    assert found.objective is None
-    return found.guess
+    (recovered,) = PriorOnly().reconstruct([seen], task, [torch.Generator()], job)
+    assert recovered.objective is None
+    return recovered.guess
 
 
 def test_grey_image() -> None:
-    made = guess(IMAGES, None)
-    assert torch.equal(made.inputs, torch.full((1, 1, 2, 2), 0.5))
-    assert made.labels.tolist() == [-1]
+    guessed = guess(IMAGES, None)
+    assert torch.equal(guessed.inputs, torch.full((1, 1, 2, 2), 0.5))
+    assert guessed.labels.tolist() == [-1]
 
 
 def test_usual_values_of_a_table() -> None:
@@ -68,17 +68,17 @@ def test_usual_values_of_a_table() -> None:
 
 def test_mean_image_and_usual_class() -> None:
     rows = Batch(torch.rand(5, 1, 2, 2), torch.tensor([2, 0, 2, 1, 2]))
-    made = guess(IMAGES, rows, num_examples=2)
-    assert torch.equal(made.inputs[0], rows.inputs.mean(0))
-    assert made.inputs.shape == (2, 1, 2, 2)
-    assert made.labels.tolist() == [2, 2]
+    guessed = guess(IMAGES, rows, num_examples=2)
+    assert torch.equal(guessed.inputs[0], rows.inputs.mean(0))
+    assert guessed.inputs.shape == (2, 1, 2, 2)
+    assert guessed.labels.tolist() == [2, 2]
     assert guess(IMAGES, rows, num_examples=2, labels=(0, 1)).labels.tolist() == [0, 1]
 
 
 def test_the_mean_image_of_a_granted_class() -> None:
     rows = Batch(torch.rand(5, 1, 2, 2), torch.tensor([2, 0, 2, 0, 0]))
-    made = guess(IMAGES, rows, num_examples=3, labels=(0, 1, 2))
-    for image, label in zip(made.inputs, (0, 1, 2), strict=True):
+    guessed = guess(IMAGES, rows, num_examples=3, labels=(0, 1, 2))
+    for image, label in zip(guessed.inputs, (0, 1, 2), strict=True):
         known = rows.inputs[rows.labels == label]  # none is of class 1
         assert torch.equal(image, (known if len(known) else rows.inputs).mean(0))
 
@@ -119,7 +119,7 @@ def test_a_single_auxiliary_text_is_the_guess() -> None:
 
 
 def test_empty_sentence() -> None:
-    made = guess(sentences("tiny-bert")[0], None)
-    assert made.inputs.shape == (1, 0)
-    assert made.mask is not None
-    assert made.mask.shape == (1, 0)
+    guessed = guess(sentences("tiny-bert")[0], None)
+    assert guessed.inputs.shape == (1, 0)
+    assert guessed.mask is not None
+    assert guessed.mask.shape == (1, 0)

@@ -44,8 +44,8 @@ def test_another_guess_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         records = inner(spec)
         if spec.demand.gpus:
             path = spec.guess_path(spec.keys[0])
-            made = load_tensors(path)
-            save_tensors(path, {**made, "inputs": made["inputs"] + 1})
+            tensors = load_tensors(path)
+            save_tensors(path, {**tensors, "inputs": tensors["inputs"] + 1})
         return records
 
     monkeypatch.setattr(bench_gpu, "run_job", wrong)

@@ -136,12 +136,12 @@ def lines(measures: list[Measure]) -> dict[str, Measure]:
 def test_the_public_code_gets_our_weights_rows_and_update(tmp_path: Path) -> None:
     write(tmp_path / "inversefed/reconstruction_algorithms.py", INVERTING)
     before = set(sys.modules)
-    found = lines(list(inverting_speed(tmp_path, steps=2)))
-    assert found["the public code's PSNR"].value > 40
-    assert 0 < found["our PSNR"].value < 40
-    assert found["our PSNR less the public code's"].value < 0
-    assert found["ours alone"].value > 0
-    assert found["each of 8 together"].goal == ">= 5"
+    guessed = lines(list(inverting_speed(tmp_path, steps=2)))
+    assert guessed["the public code's PSNR"].value > 40
+    assert 0 < guessed["our PSNR"].value < 40
+    assert guessed["our PSNR less the public code's"].value < 0
+    assert guessed["ours alone"].value > 0
+    assert guessed["each of 8 together"].goal == ">= 5"
     left = {name for name in set(sys.modules) - before if "inversefed" in name}
     assert not left
     assert str(tmp_path) not in sys.path
@@ -155,10 +155,10 @@ def test_the_public_search_reads_our_layers(tmp_path: Path) -> None:
         "class Arguments(list):\n    rank_tol = None\n",
     )
     write(tmp_path / "utils/filtering_decoder.py", "")
-    found = lines(list(span_speed(tmp_path, SENTENCES, {2: 1})))
-    assert found["whole sentences, the public code"].value == 2
-    assert found["whole sentences, ours"].unit == "of 2"
-    assert found["ours"].value > 0
+    guessed = lines(list(span_speed(tmp_path, SENTENCES, {2: 1})))
+    assert guessed["whole sentences, the public code"].value == 2
+    assert guessed["whole sentences, ours"].unit == "of 2"
+    assert guessed["ours"].value > 0
 
 
 def test_the_public_lamp_gets_our_weights_and_update(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_the_public_lamp_gets_our_weights_and_update(tmp_path: Path) -> None:
     one = victim_of(task, initial_weights(task, config, seed=0), task.encode(rows), 0)
     options = LAMP(steps=7, starts=5, discrete_every=3)
     public = PublicLAMP(tmp_path, task, task.model(one.seen.sent), "prior", options)
-    found = public.reconstruct(one.seen.received, one.batch)
-    assert torch.equal(found.inputs, one.batch.inputs)
+    recovered = public.reconstruct(one.seen.received, one.batch)
+    assert torch.equal(recovered.inputs, one.batch.inputs)
     assert not hasattr(transformers, "AdamW")
 
 

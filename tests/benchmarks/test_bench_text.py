@@ -88,9 +88,9 @@ def test_the_naive_search_takes_the_same_steps(victims: list[BenchVictim], prior
     naive = NaiveLAMP(options, task, language, compared)
     found = set()
     for number, victim in enumerate(victims[:2]):
-        (made,) = options.reconstruct([victim.seen], task, [_rng(number)], Job())
+        (recovered,) = options.reconstruct([victim.seen], task, [_rng(number)], Job())
         ids = naive.attack(victim.seen, _rng(number))
-        assert ids.tolist() == made.guess.inputs.tolist()
+        assert ids.tolist() == recovered.guess.inputs.tolist()
         found.add(tuple(ids[0].tolist()))
     (started,) = replace(options, steps=1, discrete="none").reconstruct(
         [victims[0].seen], task, [_rng(0)], Job()

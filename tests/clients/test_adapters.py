@@ -33,9 +33,9 @@ def test_adapters_alone_are_sent_and_change(model: str, protocol: str, make_run:
     assert len(seen) == 4
     head = HEAD if model == "tiny-bert" else set()
     adapters = {name for name in seen[0].sent if is_adapter(name)}
-    assert all(set(one.received) == adapters | head for one in seen)
+    assert all(set(observation.received) == adapters | head for observation in seen)
     size = sum(value.nbytes for value in seen[0].received.values())
-    assert all(cell.captures.record(one.key).bytes == size for one in seen)
+    assert all(cell.captures.record(observation.key).bytes == size for observation in seen)
     first, second = seen[0].sent, seen[2].sent
     assert list(first) == list(second)
     same = {name for name in first if torch.equal(first[name], second[name])}
@@ -44,9 +44,9 @@ def test_adapters_alone_are_sent_and_change(model: str, protocol: str, make_run:
     a = {name for name in adapters if "lora_A" in name}
     if protocol == "fedsgd":
         assert same >= a  # their gradient was zero
-        for one in seen:
-            moved = {name for name in a if one.received[name].any()}
-            assert moved == (set() if one.key.round == 1 else a)
+        for observation in seen:
+            moved = {name for name in a if observation.received[name].any()}
+            assert moved == (set() if observation.key.round == 1 else a)
     checkup = examine(run)
     assert checkup.faults == 0
     assert all(finding.relative_error < 1e-5 for finding in checkup.findings)

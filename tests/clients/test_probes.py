@@ -62,18 +62,18 @@ def trained(config: CellConfig, client: int) -> list[int]:
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_members_are_the_first_rows_that_a_client_trains_on(participation: float) -> None:
     options: dict[str, Any] = {"participation": participation, "rounds": 8}
-    found = probes(member=5, **options)
-    assert [probe.host for probe in found] == [0, 1, 2, 0, 1]
-    assert {probe.kind for probe in found} == {"member"}
+    members = probes(member=5, **options)
+    assert [probe.host for probe in members] == [0, 1, 2, 0, 1]
+    assert {probe.kind for probe in members} == {"member"}
     for client in range(3):
-        mine = [n for probe in found if probe.host == client for n in probe.rows.numbers]
+        mine = [n for probe in members if probe.host == client for n in probe.rows.numbers]
         first = list(dict.fromkeys(trained(cell(**options), client)))
         assert mine == first[: len(mine)]
 
 
 def test_a_client_that_trains_on_too_few_rows_is_passed_over() -> None:
-    found = probes(member=4, batch_size=2, rounds=40)
-    assert [probe.host for probe in found] == [0, 1, 2, 0]
+    members = probes(member=4, batch_size=2, rounds=40)
+    assert [probe.host for probe in members] == [0, 1, 2, 0]
     assert [probe.host for probe in probes(member=6, batch_size=2, rounds=40)] == [0, 1, 2, 0, 2, 0]
 
 
@@ -98,11 +98,11 @@ def test_a_probe_is_as_large_as_its_host_s_own_work(
 
 
 def test_fresh_rows_are_like_no_private_and_no_auxiliary_row() -> None:
-    found = probes(fresh=8)
-    numbers = [number for probe in found for number in probe.rows.numbers]
+    members = probes(fresh=8)
+    numbers = [number for probe in members for number in probe.rows.numbers]
     assert sorted(numbers) == list(range(102, 110))
-    assert [p.rows.numbers for p in probes(fresh=8)] == [p.rows.numbers for p in found]
-    assert [p.rows.numbers for p in probes(fresh=8, seed=1)] != [p.rows.numbers for p in found]
+    assert [p.rows.numbers for p in probes(fresh=8)] == [p.rows.numbers for p in members]
+    assert [p.rows.numbers for p in probes(fresh=8, seed=1)] != [p.rows.numbers for p in members]
 
 
 def test_no_probe_is_the_default() -> None:

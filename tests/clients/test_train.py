@@ -175,10 +175,10 @@ def test_error_feedback_sends_later_what_was_left_out() -> None:
     for protocol in ("fedsgd", "fedavg"):
         federation = FederationConfig.model_validate({"protocol": protocol, "batch_size": 4})
         device = torch.device("cpu")
-        one = LocalTrainer(TASK, federation, build_chain(tables, "defense"), 0, device)
+        trainer = LocalTrainer(TASK, federation, build_chain(tables, "defense"), 0, device)
         bare = LocalTrainer(TASK, federation, build_chain([], "defense"), 0, device)
-        first = one.run(SENT, ROWS, 1, 3)
-        second = one.run(SENT, ROWS, 2, 3, first.memory)
+        first = trainer.run(SENT, ROWS, 1, 3)
+        second = trainer.run(SENT, ROWS, 2, 3, first.memory)
         plain = [bare.run(SENT, ROWS, r, 3).tensors for r in (1, 2)]
         base = {name: value if protocol == "fedavg" else 0 for name, value in SENT.items()}
         sign = -1 if protocol == "fedavg" else 1

@@ -49,9 +49,9 @@ def test_the_truth_of_what_is_captured_is_kept_alone(
     names = {str(CaptureKey(round=r, client=c)) for r, c in kept}
     assert written == {f"{name}.{end}" for name in names for end in ("json", "safetensors")}
     captured = {key: cell.truth.members(key) for key in cell.captures.keys()}
-    assert {str(one.key) for members in captured.values() for one in members} == names
+    assert {str(member.key) for members in captured.values() for member in members} == names
     assert cell.truth.by_capture() == captured
-    assert sorted(str(one.key) for one in cell.truth.clients()) == sorted(names)
+    assert sorted(str(client.key) for client in cell.truth.clients()) == sorted(names)
 
 
 def test_a_client_is_looked_up_without_listing_the_folder(

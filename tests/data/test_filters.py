@@ -51,11 +51,11 @@ def test_nothing_is_filtered_by_default() -> None:
 
 
 def test_sentences_keep_the_number_and_the_label_of_their_row() -> None:
-    found = Filter(sentences=True).apply(rows("A b. Be c.", "none", "Be. A."), "x")
-    assert found.inputs == ("A b.", "Be c.", "Be.", "A.")
-    assert found.numbers == (10, 10, 12, 12)
-    assert found.labels.tolist() == [0, 0, 2, 2]
-    assert found.class_names == ("a", "b", "c")
+    filtered = Filter(sentences=True).apply(rows("A b. Be c.", "none", "Be. A."), "x")
+    assert filtered.inputs == ("A b.", "Be c.", "Be.", "A.")
+    assert filtered.numbers == (10, 10, 12, 12)
+    assert filtered.labels.tolist() == [0, 0, 2, 2]
+    assert filtered.class_names == ("a", "b", "c")
 
 
 def test_criteria_apply_one_after_another() -> None:
@@ -66,8 +66,8 @@ def test_criteria_apply_one_after_another() -> None:
         return [True] * len(texts)
 
     sieve = Filter(True, (SHORT, LATE, Criterion("perplexity_below", "", note)))
-    found = sieve.apply(rows("A b. Be c. Be c d.", "Be. A."), "x")
-    assert (found.inputs, found.numbers) == (("Be c.", "Be."), (10, 11))
+    filtered = sieve.apply(rows("A b. Be c. Be c d.", "Be. A."), "x")
+    assert (filtered.inputs, filtered.numbers) == (("Be c.", "Be."), (10, 11))
     assert seen == [("Be c.", "Be.")]
 
 

@@ -30,8 +30,8 @@ def test_a_long_update_is_scaled_and_a_short_one_is_not() -> None:
     assert cut["a"].tolist() == [1.5, 0.0]
     assert cut["b"].tolist() == [2.0]
     assert cut["n"].item() == 9
-    kept = Clip(norm=5.0).on_update(update, torch.Generator())
-    assert all(torch.equal(kept[name], update[name]) for name in update)
+    tensors = Clip(norm=5.0).on_update(update, torch.Generator())
+    assert all(torch.equal(tensors[name], update[name]) for name in update)
     soft = Clip(norm=2.5).surrogate(update)
     assert all(torch.equal(soft[name], cut[name]) for name in update)
 
@@ -69,8 +69,8 @@ def test_the_cosine_of_images_does_not_care(make_run: Make) -> None:
         loss = matching_loss(replay(seen, task, torch.device("cpu")), seen, adaptive=adaptive)
         assert loss.form == "cosine"
         source = [torch.Generator().manual_seed(0)]
-        found = Inverting(steps=2, adaptive=adaptive).reconstruct([seen], task, source, Job())
-        objectives.append([objective for _, _, objective in found[0].trace])
+        recovered = Inverting(steps=2, adaptive=adaptive).reconstruct([seen], task, source, Job())
+        objectives.append([objective for _, _, objective in recovered[0].trace])
     for other in objectives[1:]:
         assert other == pytest.approx(objectives[0], rel=1e-3)
 
@@ -83,7 +83,9 @@ def test_the_labels_of_a_clipped_batch_are_found_by_an_adaptive_attack(make_run:
     labels = []
     for seen, adaptive in ((plain, False), (clipped, True), (clipped, False)):
         source = [torch.Generator().manual_seed(0)]
-        (found,) = Inverting(steps=1, adaptive=adaptive).reconstruct([seen], task, source, Job())
-        labels.append(found.guess.labels.tolist())
+        (recovered,) = Inverting(steps=1, adaptive=adaptive).reconstruct(
+            [seen], task, source, Job()
+        )
+        labels.append(recovered.guess.labels.tolist())
     assert len(set(labels[0])) > 2
     assert labels[0] == labels[1] != labels[2]

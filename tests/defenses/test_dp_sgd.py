@@ -77,8 +77,8 @@ def test_a_gradient_is_cut_to_the_clip_over_all_tensors_together_and_a_short_one
     halved = DpSgd(clip=2.5, noise_multiplier=0.0).on_gradient(gradient, rng)
     assert halved["a"].tolist() == [1.5, 0.0]
     assert halved["b"].tolist() == [[2.0]]
-    kept = DpSgd(clip=5.1, noise_multiplier=0.0).on_gradient(gradient, rng)
-    assert all(torch.equal(kept[name], gradient[name]) for name in gradient)
+    tensors = DpSgd(clip=5.1, noise_multiplier=0.0).on_gradient(gradient, rng)
+    assert all(torch.equal(tensors[name], gradient[name]) for name in gradient)
     zero = DpSgd(clip=1.0, noise_multiplier=0.0).on_gradient({"a": torch.zeros(3)}, rng)
     assert zero["a"].tolist() == [0.0] * 3
 
@@ -147,8 +147,8 @@ def test_noise_has_the_deviation_on_the_sum_and_is_divided_by_the_batch() -> Non
 
 def test_noise_depends_on_seed_round_and_client_alone() -> None:
     def drawn(seed: int = 0, round_: int = 1, client: int = 3) -> Tensor:
-        one = trainer(clip=1.0, noise_multiplier=1.0, seed=seed)
-        return one.defend(SENT, BATCH, EVERY, round_, client).tensors["fc.weight"]
+        first = trainer(clip=1.0, noise_multiplier=1.0, seed=seed)
+        return first.defend(SENT, BATCH, EVERY, round_, client).tensors["fc.weight"]
 
     assert torch.equal(drawn(), drawn())
     for other in (drawn(seed=1), drawn(round_=2), drawn(client=4)):
@@ -158,9 +158,9 @@ def test_noise_depends_on_seed_round_and_client_alone() -> None:
 def test_fedavg_clips_and_covers_every_step() -> None:
     _, clip = largest_and_median_norm()
     options: dict[str, Any] = {"protocol": "fedavg", "batch_size": 4, "learning_rate": 0.05}
-    one = trainer(clip=clip, noise_multiplier=0.7, **options)
+    client = trainer(clip=clip, noise_multiplier=0.7, **options)
     plan = ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9))
-    sent = one.defend(SENT, BATCH, plan, 2, 1).tensors
+    sent = client.defend(SENT, BATCH, plan, 2, 1).tensors
     model, rng = TASK.model(SENT), generator(0, "defense", 2, 1)
     for step in plan:
         total = {name: torch.zeros_like(value) for name, value in SENT.items()}
@@ -182,8 +182,8 @@ def test_the_tied_head_of_gpt2_counts_once() -> None:
     assert model.get_parameter("lm_head.weight") is model.get_parameter("transformer.wte.weight")
     gradient = task.gradient(model, batch[0])
     clip = norm(gradient).item() / 3
-    one = trainer(task, clip=clip, noise_multiplier=0.0)
-    cut = one.defend(sent, batch[0], ((0,),), 1, 0).tensors
+    client = trainer(task, clip=clip, noise_multiplier=0.0)
+    cut = client.defend(sent, batch[0], ((0,),), 1, 0).tensors
     assert list(cut) == [name for name, _ in model.named_parameters()]
     assert "lm_head.weight" not in cut
     assert norm(cut).item() == pytest.approx(clip, rel=1e-5)
@@ -257,10 +257,10 @@ def test_the_surrogate_is_the_clipping_and_has_its_derivative() -> None:
 
 def test_a_budget_becomes_noise_for_the_rows_and_rounds_of_a_client() -> None:
     options: dict[str, Any] = {"protocol": "fedavg", "batch_size": 4, "rounds": 5}
-    one = trainer(clip=1.0, epsilon=4.0, delta=1e-6, **options)
-    few, many = (one.fit(rows).chain for rows in (10, 100))
+    client = trainer(clip=1.0, epsilon=4.0, delta=1e-6, **options)
+    few, many = (client.fit(rows).chain for rows in (10, 100))
     for chain, rows in ((few, 10), (many, 100)):
-        schedule = Schedule.of(one.config, rows)
+        schedule = Schedule.of(client.config, rows)
         found = chain.epsilon_after(schedule)
         assert found == pytest.approx(4.0, abs=1e-2)
         (table,) = chain.tables

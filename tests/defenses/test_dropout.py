@@ -52,8 +52,8 @@ def test_masks_depend_on_the_seed_and_leave_the_declared_mode_alone() -> None:
 
     def reply(seed: int = 0, **table: Any) -> Tensors:
         chain = build_chain([table] if table else [], "defense")
-        one = LocalTrainer(task, FederationConfig(), chain, seed, torch.device("cpu"))
-        return one.defend(sent, batch, ((0, 1, 2),), 1, 0).tensors
+        trainer = LocalTrainer(task, FederationConfig(), chain, seed, torch.device("cpu"))
+        return trainer.defend(sent, batch, ((0, 1, 2),), 1, 0).tensors
 
     name = "bert.encoder.layer.0.output.dense.weight"
     first = reply(name="dropout", p=0.1)[name]

@@ -35,9 +35,9 @@ def test_the_divergence_is_that_of_two_normals() -> None:
         part(features)
         hidden = part.encoder(features).tanh()
         deviation = (part.log_variance(hidden) / 2).exp()
-        own = torch.distributions.Normal(part.mean(hidden), deviation)
+        normal = torch.distributions.Normal(part.mean(hidden), deviation)
         standard = torch.distributions.Normal(torch.zeros(5), torch.ones(5))
-        apart = torch.distributions.kl_divergence(own, standard).sum(1).mean()
+        apart = torch.distributions.kl_divergence(normal, standard).sum(1).mean()
     torch.testing.assert_close(torch.as_tensor(divergences(part)), 0.003 * apart)
     assert divergences(part) == 0  # of each pass once
 

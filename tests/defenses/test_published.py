@@ -123,8 +123,8 @@ def test_censor_sends_the_true_gradient_where_no_trial_lowers_the_loss() -> None
     network = nn.Linear(3, 1, bias=False)
     batch = Batch(torch.randn(4, 3, generator=rng()), torch.zeros(4))
     convex = Step(network, batch, lambda model, data: model(data.inputs).square().mean())
-    (found,) = torch.autograd.grad(convex.loss(network, batch), [network.weight])
-    gradient = {"weight": found}
+    (slope,) = torch.autograd.grad(convex.loss(network, batch), [network.weight])
+    gradient = {"weight": slope}
     assert Censor(rate=0.1, trials=5).on_step(gradient, convex, rng()) is gradient
 
 
@@ -225,9 +225,9 @@ def test_the_truth_fits_what_an_adaptive_attacker_expects(
 def test_censor_is_read_where_it_sends_the_truth(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(1, 6)
     task, seen = victim(batch, defense=({"name": "censor"},))
-    (found,) = Bayes(steps=200, adaptive=True).reconstruct([seen], task, [rng()], Job())
+    (recovered,) = Bayes(steps=200, adaptive=True).reconstruct([seen], task, [rng()], Job())
     grey: Tensor = (batch.inputs - 0.5).square().mean()
-    assert float((found.guess.inputs - batch.inputs).square().mean()) < 0.2 * float(grey)
+    assert float((recovered.guess.inputs - batch.inputs).square().mean()) < 0.2 * float(grey)
 
 
 def test_optimal_noise_is_as_large_as_a_coordinate_tells(

@@ -22,8 +22,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     assert not execute(made, STAGES[:3], quiet=True).failed  # drawing a report takes seconds
     rows = read_rows(made.root / "scores.parquet", ScoreRow)
     utility = read_rows(made.root / "utility.parquet", UtilityRow)
-    found = summarise(rows, utility, {cell.name: cell.config for cell in made.cells})
-    (made.root / "summary.json").write_text(found.model_dump_json())
+    findings = summarise(rows, utility, {cell.name: cell.config for cell in made.cells})
+    (made.root / "summary.json").write_text(findings.model_dump_json())
     return made
 
 

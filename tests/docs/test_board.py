@@ -30,14 +30,14 @@ def graded(name: str, mean: float, exact: int | None = 3) -> Grade:
 
 
 def test_a_board_has_a_line_for_each_grade_the_best_first(run: Run) -> None:
-    made = board([graded("worse", 0.4, None), graded("better", 0.8)], run.root)
-    lines = [line for line in tables.table(made).splitlines() if "arena-gpt2" in line]
+    result = board([graded("worse", 0.4, None), graded("better", 0.8)], run.root)
+    lines = [line for line in tables.table(result).splitlines() if "arena-gpt2" in line]
     assert lines[0].startswith("| arena-gpt2 | ROUGE-L | better | 0.80 [0.70, 0.90] | 3 of 12 |")
     assert "0.25 [0.20, 0.30]" in lines[0]
     assert "1.5 |" in lines[0]
     assert "1.5 (stated)" in lines[1]
-    assert "secret seeds" in tables.source(made, NAME)
-    assert made.cpu_seconds == 180
+    assert "secret seeds" in tables.source(result, NAME)
+    assert result.cpu_seconds == 180
 
 
 def test_the_board_has_each_track_under_two_attacks() -> None:

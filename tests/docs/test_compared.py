@@ -26,9 +26,9 @@ def lines(
 def test_a_cell_has_its_values_and_their_intervals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = lines(tmp_path, monkeypatch, VALUE, COUNT)
-    assert found == [["table 1", "20", "59.4 / 24 of 24", "24", "57.1 to 61.4 / –", "steps"]]  # noqa: RUF001
-    assert len(found[0]) == len(HEADER)
+    guessed = lines(tmp_path, monkeypatch, VALUE, COUNT)
+    assert guessed == [["table 1", "20", "59.4 / 24 of 24", "24", "57.1 to 61.4 / –", "steps"]]  # noqa: RUF001
+    assert len(guessed[0]) == len(HEADER)
 
 
 def test_what_was_not_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,15 +100,17 @@ def test_a_row_counts_what_came_back_exactly(run: Run, results: Path) -> None:
 def test_what_the_clock_ended_is_no_number(
     run: Run, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = values.findings(run)
-    (section,) = found.sections
+    findings = values.findings(run)
+    (section,) = findings.sections
     ended = [
-        one.model_copy(update={"jobs": {**one.jobs, "timeout": int(one.attack != "prior_only")}})
-        for one in section.results
+        result.model_copy(
+            update={"jobs": {**result.jobs, "timeout": int(result.attack != "prior_only")}}
+        )
+        for result in section.results
     ]
     late = section.model_copy(update={"results": tuple(ended)})
     monkeypatch.setattr(
-        values, "findings", lambda _: found.model_copy(update={"sections": (late,)})
+        values, "findings", lambda _: findings.model_copy(update={"sections": (late,)})
     )
     rows = recorded.record(run, "new", 1.0).rows
     said = {row.setting["attack"]: row.text(2) for row in rows if row.measure == "ROUGE-L"}
@@ -132,7 +134,9 @@ def test_the_command_is_the_one_that_was_typed_first(run: Run, results: Path) ->
 def test_the_paired_gain_of_each_verdict_is_among_the_values(run: Run) -> None:
     (section,) = values.findings(run).sections
     gains = {
-        one.labels["attack"]: one for one in values.values(run) if " less " in one.labels["attack"]
+        value.labels["attack"]: value
+        for value in values.values(run)
+        if " less " in value.labels["attack"]
     }
     assert gains
     for verdict in section.evidence.verdicts:

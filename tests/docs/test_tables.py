@@ -71,18 +71,18 @@ def result(*rows: Row, **columns: object) -> Result:
 
 
 def test_a_value_has_its_interval_and_the_paper_a_column() -> None:
-    made = result(row(-0.5, low=-1.0, high=0.25, paper_value=0.003, n=4))
-    assert tables.table(made).splitlines() == [
+    recorded = result(row(-0.5, low=-1.0, high=0.25, paper_value=0.003, n=4))
+    assert tables.table(recorded).splitlines() == [
         "| Defense | MSE | MSE, paper |",
         "| --- | --- | --- |",
         "| none | −0.50 [−1.00, 0.25] | 0.003 |",  # noqa: RUF001
     ]
-    assert "n = 4; " in tables.source(made, "x")
+    assert "n = 4; " in tables.source(recorded, "x")
 
 
 def test_the_paper_may_have_a_line() -> None:
-    made = result(row(0.5, paper_value=0.25), paper="line")
-    assert tables.table(made).splitlines()[2:] == ["| none | 0.50 |", "| none, paper | 0.25 |"]
+    recorded = result(row(0.5, paper_value=0.25), paper="line")
+    assert tables.table(recorded).splitlines()[2:] == ["| none | 0.50 |", "| none, paper | 0.25 |"]
 
 
 def test_shares_are_printed_as_counts() -> None:

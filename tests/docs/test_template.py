@@ -25,8 +25,8 @@ def test_the_template_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for part in ("serverapp", "clientapp")
     )
     run_server(server, InProcessGrid(client, 2, own["config"]), own["config"])
-    found = fedsim.captured(tmp_path / "captures")
-    attack_captures(found, ["span"], budget=30, quiet=True)
+    captures = fedsim.captured(tmp_path / "captures")
+    attack_captures(captures, ["span"], budget=30, quiet=True)
     row = score_captures(tmp_path / "captures", tmp_path / "truth").iloc[0]
     assert row["examples"] == 3
     assert row["exact_match"] == 1 > row["exact_match (null)"]

@@ -106,14 +106,14 @@ def keeps(asked: object, got: object) -> bool:
 
 def check_plan(file: Path, change: list[str]) -> str:
     """Show the experiment; what is accepted is what was written."""
-    code, said = told(["show", str(file), *(f"--set={one}" for one in change)])
+    code, said = told(["show", str(file), *(f"--set={edit}" for edit in change)])
     if code:
         assert code == 2
         assert one_line(said), said
         return "refused"
     table = tomllib.loads(file.read_text("utf-8"))
-    for one in change:
-        key, _, written = one.partition("=")
+    for edit in change:
+        key, _, written = edit.partition("=")
         try:
             value = tomllib.loads(f"value = {written}")["value"]
         except tomllib.TOMLDecodeError:

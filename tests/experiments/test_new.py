@@ -52,10 +52,10 @@ def install(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_template_is_the_code_of_its_tutorial(kind: str) -> None:
     page = (ROOT / "docs" / "tutorial" / f"own-{kind}.md").read_text("utf-8")
-    found = re.search(r"```python\n(.*?)```", page, re.DOTALL)
-    assert found is not None
+    searched = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert searched is not None
     template = (ROOT / "experiments" / "templates" / f"{kind}.py").read_text("utf-8")
-    assert template.partition("\n\n")[2] == found[1]
+    assert template.partition("\n\n")[2] == searched[1]
 
 
 def test_bad_names_and_kinds_are_one_line(said: Said, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_the_table_of_a_run_is_the_reports(finished: Path, copied: Path) -> None
     verdicts = section.evidence.verdicts
     assert len(table) == len(verdicts)
     assert table.leakage.tolist() == [
-        one.strongest.leakage.mean for one in verdicts if one.strongest is not None
+        verdict.strongest.leakage.mean for verdict in verdicts if verdict.strongest is not None
     ]
     assert r"\toprule" in table.to_latex()
     (copied / "report/tables/defenses.csv").unlink(missing_ok=True)
@@ -82,10 +82,10 @@ def test_the_documented_means_are_those_of_the_report(finished: Path) -> None:
     exec(block, names)
     (section,) = read_record(finished / "summary.json", Findings).sections
     reported = {
-        (one.defense, one.attack, metric): found.mean
-        for one in section.results
-        if not one.is_control
-        for metric, found in one.leakage.items()
+        (result.defense, result.attack, metric): found.mean
+        for result in section.results
+        if not result.is_control
+        for metric, found in result.leakage.items()
     }
     assert names["means"].dropna().to_dict() == pytest.approx(reported)
     assert len(reported) > 10
@@ -317,8 +317,8 @@ def test_runs_differ_by_what_moved(finished: Path, copied: Path, said: Said) -> 
     assert "have no interval (too few clients, or one seed)" in count
     other = [replace(row, row=row.client + 1000) for row in rows]
     write_rows(path, ScoreRow, other)  # other private examples: the intervals are far apart
-    found = json.loads(said("diff", finished, copied, "--json")[1])["changes"]
-    (moved,) = (one for one in found if "embedding rows, ROUGE-L" in one["what"])
+    printed = json.loads(said("diff", finished, copied, "--json")[1])["changes"]
+    (moved,) = (one for one in printed if "embedding rows, ROUGE-L" in one["what"])
     assert (moved["paired"], moved["high"]) == (0, None)
     assert "unpaired" in said("diff", finished, copied, "--all")[1]
     without = [row for row in rows if row.attack != "embedding_rows"]
@@ -334,14 +334,14 @@ def test_the_attacks_of_a_run_are_compared_on_the_same_examples(
     code, out, _ = said("diff", finished, "--all")
     assert code == 0
     assert "no defense, embedding rows to prior only, ROUGE-L: 1.00 to " in out
-    found = json.loads(said("diff", finished, "--json")[1])["changes"]
-    (rouge,) = (one for one in found if one["what"].endswith("ROUGE-L"))
+    printed = json.loads(said("diff", finished, "--json")[1])["changes"]
+    (rouge,) = (one for one in printed if one["what"].endswith("ROUGE-L"))
     scores = fedsim.load(finished).scores.query("metric == 'rougeL' and control == 'none'")
     means = scores.groupby("attack").value.mean()
     assert (rouge["before"], rouge["after"]) == (means.embedding_rows, means.prior_only)
     assert rouge["paired"] == 3
     named = said("diff", finished, "--attack", "embedding_rows", "--attack", "prior_only", "--json")
-    assert json.loads(named[1])["changes"] == found
+    assert json.loads(named[1])["changes"] == printed
     assert "no two attacks of lamp were scored" in said("diff", finished, "--attack", "lamp")[2]
     assert "two runs are given" in said("diff", finished, copied, "--attack", "lamp")[2]
 

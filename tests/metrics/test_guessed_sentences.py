@@ -60,8 +60,8 @@ def test_a_job_without_a_guess_finds_nothing() -> None:
     blank = nothing(truth, "text")
     assert blank.all_words == ()
     for name in ("sentence_recall", "sentence_precision", "rougeL_best", "nerr_rules_best"):
-        found = METRICS[name]().score(blank, truth)
-        assert all(value == 0.0 or math.isnan(value) for value in found.tolist()), name
+        scores = METRICS[name]().score(blank, truth)
+        assert all(value == 0.0 or math.isnan(value) for value in scores.tolist()), name
 
 
 def test_the_first_guess_is_scored_against_the_sentence_that_it_matches_best() -> None:
@@ -87,6 +87,6 @@ def test_the_fast_overlaps_are_those_of_the_library() -> None:
     assert found.shape == (14, 10)
     for i, guess in enumerate(guesses):
         row = texts(*[""] * len(truths)).batch
-        one = RougeL().score(Examples(row, (guess,) * len(truths)), Examples(row, truths))
-        assert torch.allclose(found[i], one)
+        scores = RougeL().score(Examples(row, (guess,) * len(truths)), Examples(row, truths))
+        assert torch.allclose(found[i], scores)
     assert overlaps((), truths).shape == (0, 10)

@@ -70,8 +70,8 @@ def test_ssim_is_one_for_equal_images_and_falls_with_noise() -> None:
 def test_ssim_of_two_flat_images_is_the_closed_form() -> None:
     # Without variance only the term of the means is left: (2ab + c1) / (a^2 + b^2 + c1).
     a, b, c1 = 0.2, 0.8, 0.01**2
-    found = score("ssim", torch.full((1, 3, 12, 12), a), torch.full((1, 3, 12, 12), b))
-    assert found.item() == pytest.approx((2 * a * b + c1) / (a * a + b * b + c1), rel=1e-6)
+    scores = score("ssim", torch.full((1, 3, 12, 12), a), torch.full((1, 3, 12, 12), b))
+    assert scores.item() == pytest.approx((2 * a * b + c1) / (a * a + b * b + c1), rel=1e-6)
 
 
 def test_ssim_is_that_of_torchmetrics() -> None:

@@ -82,8 +82,8 @@ def test_known_answers(name: str) -> None:
 
 
 def test_bleu_of_a_guess_one_word_short_is_the_brevity_penalty() -> None:
-    found = score("bleu", "the cat sat on the", "the cat sat on the mat")
-    assert found == pytest.approx(math.exp(1 - 6 / 5))
+    scores = score("bleu", "the cat sat on the", "the cat sat on the mat")
+    assert scores == pytest.approx(math.exp(1 - 6 / 5))
     assert score("bleu", "cat", "cat") == pytest.approx(1.0)
 
 
@@ -91,8 +91,8 @@ def test_batch_tokens_leave_out_which_text_they_are_in() -> None:
     guess, truth = ["the mat", "cat sat dog", ""], ["the cat", "sat on", "mat"]
     for name, expected in (("batch_token_precision", 4 / 5), ("batch_token_recall", 4 / 5)):
         metric = METRICS[name]()
-        found = metric.score(texts(*guess), texts(*truth))
-        assert found.tolist() == [expected] * 3
+        scores = metric.score(texts(*guess), texts(*truth))
+        assert scores.tolist() == [expected] * 3
 
 
 def test_token_accuracy_is_over_the_length_of_the_truth() -> None:

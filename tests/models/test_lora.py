@@ -28,8 +28,8 @@ def config(model: str, **options: Any) -> TaskConfig:
 
 
 def make(model: str, rows: Rows = TEXTS, **options: Any) -> tuple[Task, TaskConfig]:
-    made = config(model, **options)
-    return make_task(made, rows), made
+    task_config = config(model, **options)
+    return make_task(task_config, rows), task_config
 
 
 def adapted(model: str, **options: Any) -> tuple[Task, Tensors]:
@@ -164,11 +164,11 @@ def test_adapters_beside_a_model_that_was_trained_without(tmp_path: Path) -> Non
     trained = {k: v + 0.01 for k, v in initial_weights(plain, config("tiny-bert"), 5).items()}
     capture(tmp_path, 2, trained)
     source = made.model_copy(update={"weights": f"{tmp_path}@2"})
-    found = initial_weights(task, source, 0)
-    assert torch.equal(output(task, found), output(plain, trained))
-    capture(tmp_path, 3, {k: v + 0.01 for k, v in found.items()})
+    tensors = initial_weights(task, source, 0)
+    assert torch.equal(output(task, tensors), output(plain, trained))
+    capture(tmp_path, 3, {k: v + 0.01 for k, v in tensors.items()})
     again = initial_weights(task, source.model_copy(update={"weights": f"{tmp_path}@3"}), 0)
-    assert all(torch.equal(again[name], found[name] + 0.01) for name in found)
+    assert all(torch.equal(again[name], tensors[name] + 0.01) for name in tensors)
 
 
 def test_wrong_targets_are_named() -> None:

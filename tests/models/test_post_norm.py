@@ -59,11 +59,11 @@ def test_it_is_the_encoder_of_pytorch() -> None:
         "norm1.": "ln_1.",
         "norm2.": "ln_2.",
     }
-    own = state(network.transformer.h)
+    weights = state(network.transformer.h)
     load_state(
         oracle,
         {
-            f"layers.{i}.{theirs}{part}": own[f"{i}.{ours}{part}"]
+            f"layers.{i}.{theirs}{part}": weights[f"{i}.{ours}{part}"]
             for i in range(3)
             for theirs, ours in names.items()
             for part in ("weight", "bias")

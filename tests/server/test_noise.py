@@ -60,9 +60,9 @@ def test_the_server_receives_what_it_would_without_and_the_global_model_pays(
     assert received(noisy, 2) != received(without, 2)
 
     seen = [noisy.load(CaptureKey(round=1, client=client)) for client in range(3)]
-    counts = [one.knowledge.num_examples or 0 for one in seen]
+    counts = [observation.knowledge.num_examples or 0 for observation in seen]
     assert counts == [3, 2, 2]
-    updates = [clipped(one.update()) for one in seen]
+    updates = [clipped(observation.update()) for observation in seen]
     after, silent = (s.load(CaptureKey(round=2, client=0)).sent for s in (noisy, quiet))
     step = RATE if protocol == "fedsgd" else 1.0
     rest = []

@@ -248,9 +248,11 @@ def test_the_mean_weighs_keeps_dtypes_and_rounds_integers() -> None:
 
 
 def test_what_is_granted_of_a_cohort() -> None:
-    one = Knowledge(labels=(1, 7), num_examples=2, lengths=(5, 9), local_steps=1, batch_size=2)
+    knowledge = Knowledge(
+        labels=(1, 7), num_examples=2, lengths=(5, 9), local_steps=1, batch_size=2
+    )
     two = Knowledge(labels=(3,), num_examples=1, lengths=(7,), local_steps=2, batch_size=2)
-    pooled = Knowledge.pooled([one, two])
+    pooled = Knowledge.pooled([knowledge, two])
     assert pooled == Knowledge(
         labels=(1, 3, 7), num_examples=3, lengths=(5, 7, 9), batch_size=2, cohort=2
     )

@@ -150,11 +150,11 @@ def test_a_tied_head_crosses_once_and_stays_tied(task: MaskedLanguageModelling) 
     tensors["bert.embeddings.word_embeddings.weight"] += 1
     tensors["cls.predictions.bias"] += 2
     load_state(network, tensors)
-    kept = network.state_dict()
+    weights = network.state_dict()
     assert torch.equal(
-        kept["cls.predictions.decoder.weight"], tensors["bert.embeddings.word_embeddings.weight"]
+        weights["cls.predictions.decoder.weight"], tensors["bert.embeddings.word_embeddings.weight"]
     )
-    assert torch.equal(kept["cls.predictions.decoder.bias"], tensors["cls.predictions.bias"])
+    assert torch.equal(weights["cls.predictions.decoder.bias"], tensors["cls.predictions.bias"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -178,19 +178,21 @@ def test_pretrained_head(tmp_path: Path) -> None:
     whole: Any = transformer.build(bert, "masked-language-modelling", 5)
     whole.save_pretrained(tmp_path / "whole")
     whole.bert.save_pretrained(tmp_path / "body")
-    own = state(whole)
+    weights = state(whole)
 
     def load(name: str, seed: int) -> dict[str, torch.Tensor]:
         folder = str(tmp_path / name)
         return state(transformer.pretrained(folder, bert, "masked-language-modelling", seed))
 
     loaded = load("whole", 1)
-    assert loaded.keys() == own.keys()
-    assert all(torch.equal(loaded[name], own[name]) for name in own)
+    assert loaded.keys() == weights.keys()
+    assert all(torch.equal(loaded[name], weights[name]) for name in weights)
     first, again, other = (load("body", seed) for seed in (1, 1, 2))
-    assert all(torch.equal(first[name], again[name]) for name in own)
-    assert all(torch.equal(first[name], own[name]) for name in own if name.startswith("bert."))
-    changed = {name for name in own if not torch.equal(first[name], other[name])}
+    assert all(torch.equal(first[name], again[name]) for name in weights)
+    assert all(
+        torch.equal(first[name], weights[name]) for name in weights if name.startswith("bert.")
+    )
+    changed = {name for name in weights if not torch.equal(first[name], other[name])}
     assert changed == {"cls.predictions.transform.dense.weight"}
 
 

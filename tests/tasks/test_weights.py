@@ -41,9 +41,9 @@ def test_model_of_an_earlier_round(tmp_path: Path) -> None:
     sent = initial_weights(task, config("resnet20"), 1)
     sent["bn1.num_batches_tracked"] += 5
     capture(tmp_path, 2, sent)
-    found = initial_weights(task, config("resnet20", f"{tmp_path}@2"), 0)
-    assert list(found) == list(sent)
-    assert all(torch.equal(found[name], sent[name]) for name in sent)
+    tensors = initial_weights(task, config("resnet20", f"{tmp_path}@2"), 0)
+    assert list(tensors) == list(sent)
+    assert all(torch.equal(tensors[name], sent[name]) for name in sent)
 
 
 def test_cell_of_a_sweep_by_its_value(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_cell_of_a_sweep_by_its_value(tmp_path: Path) -> None:
         capture(cell, 1, sent[rate])
         write_json(cell / "cell.json", {"federation": {"learning_rate": rate}})
     swept = f"{tmp_path}/federation.learning_rate"
-    found = initial_weights(task, config("lenet", f"{swept}=0.25@1"), 0)
-    assert all(torch.equal(found[name], sent[0.25][name]) for name in found)
+    tensors = initial_weights(task, config("lenet", f"{swept}=0.25@1"), 0)
+    assert all(torch.equal(tensors[name], sent[0.25][name]) for name in tensors)
     with pytest.raises(ConfigError) as error:
         initial_weights(task, config("lenet", f"{swept}=0.5@1"), 0)
     assert str(error.value) == (

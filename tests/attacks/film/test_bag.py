@@ -33,9 +33,9 @@ def untied(gpt2: Victim) -> Victim:
 
 
 def read(victim: Victim, seen: Observation, rule: BagRule = "auto") -> tuple[set[int], int | None]:
-    found = read_bag(seen, victim.task.build(), rule, 5.0, CPU)
-    assert found.words.tolist() == sorted(found.words.tolist())
-    return set(found.words.tolist()), found.longest
+    bag = read_bag(seen, victim.task.build(), rule, 5.0, CPU)
+    assert bag.words.tolist() == sorted(bag.words.tolist())
+    return set(bag.words.tolist()), bag.longest
 
 
 def seen_tokens(truth: Batch) -> set[int]:

@@ -67,11 +67,11 @@ def test_same_sentences_as_a_plain_search(gpt2: Victim, rows: list[int], whole: 
     rules = grammar(gpt2, rows, single=len(rows) == 1)
     banned = torch.tensor([[int(rules.words[0]), int(rules.words[1])]])
     for changed in (rules, replace(rules, penalty=0.5, banned=banned)):
-        found = search(network, changed, 8, whole=whole)
+        searched = search(network, changed, 8, whole=whole)
         expected = plain_search(network, changed, 8, whole=whole)
-        assert [f.tokens for f in found] == [tokens for tokens, _ in expected]
+        assert [f.tokens for f in searched] == [tokens for tokens, _ in expected]
         scores = [score for _, score in expected]
-        assert [f.score for f in found] == pytest.approx(scores, abs=1e-4)
+        assert [f.score for f in searched] == pytest.approx(scores, abs=1e-4)
 
 
 def test_repeats_are_counted() -> None:
@@ -114,28 +114,28 @@ def test_evidence_leads_and_ends_the_search(gpt2: Victim) -> None:
             nats[:, rules.words == goal[texts.shape[1] - 1]] = 7.0
         return nats
 
-    found = search(network, rules, 8, evidence=says)
+    searched = search(network, rules, 8, evidence=says)
     plain = search(network, replace(rules, may_end=rules.may_end.clone()), 8)
-    assert max((f.tokens for f in found), key=len) == (END, *goal, END)
-    assert {f.tokens for f in found} <= {(END, *goal[:n], END) for n in range(1, 5)}
-    assert len(plain) > len(found)
+    assert max((f.tokens for f in searched), key=len) == (END, *goal, END)
+    assert {f.tokens for f in searched} <= {(END, *goal[:n], END) for n in range(1, 5)}
+    assert len(plain) > len(searched)
 
 
 def test_no_end_token(gpt2: Victim) -> None:
     rules = grammar(gpt2, [3])
     starts = rules.words[:4, None]
-    found = search(gpt2.task.model(gpt2.sent), replace(rules, end=None, starts=starts), 8)
-    assert len(found) == 8
-    assert {len(f.tokens) for f in found} == {rules.longest}
-    assert {f.tokens[0] for f in found} <= set(starts[:, 0].tolist())
-    assert [f.score for f in found] == sorted((f.score for f in found), reverse=True)
+    searched = search(gpt2.task.model(gpt2.sent), replace(rules, end=None, starts=starts), 8)
+    assert len(searched) == 8
+    assert {len(f.tokens) for f in searched} == {rules.longest}
+    assert {f.tokens[0] for f in searched} <= set(starts[:, 0].tolist())
+    assert [f.score for f in searched] == sorted((f.score for f in searched), reverse=True)
 
 
 def test_an_expired_search_returns_what_it_has(gpt2: Victim) -> None:
     calls = iter([False, False, True])
     rules = grammar(gpt2, [3], single=True)
-    found = search(gpt2.task.model(gpt2.sent), rules, 8, expired=lambda: next(calls))
-    assert {len(f.tokens) for f in found} == {3}
+    searched = search(gpt2.task.model(gpt2.sent), rules, 8, expired=lambda: next(calls))
+    assert {len(f.tokens) for f in searched} == {3}
 
 
 @pytest.mark.slow
@@ -150,10 +150,10 @@ def test_five_times_faster_than_a_plain_search() -> None:
     for first in (0, 16):
         rules = grammar(victim, list(range(first, first + 16)))
         start = time.perf_counter()
-        found = search(network, rules, 32)[0]
+        searched = search(network, rules, 32)[0]
         spent[0] += time.perf_counter() - start
         start = time.perf_counter()
         expected = plain_search(network, rules, 32, whole=False)[0]
         spent[1] += time.perf_counter() - start
-        assert found.tokens == expected[0]
+        assert searched.tokens == expected[0]
     assert spent[1] > 5 * spent[0]

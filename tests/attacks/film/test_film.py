@@ -84,11 +84,11 @@ def test_the_objective_is_the_score_of_what_is_found(gpt2: Victim) -> None:
 def test_several_sentences_of_a_batch(fresh: Victim) -> None:
     seen, truth = fresh.capture([4, 5, 6, 7])
     beams_alone = replace(QUICK, sentences=4, phrase_steps=0, token_steps=0)
-    found = lines(attack(fresh, seen, beams_alone).guess)
-    assert len({tuple(line) for line in found}) == len(found) == 4
-    assert {token for line in found for token in line} <= tokens(truth)
-    assert max(map(len, found)) <= max(map(len, lines(truth)))
-    pairs = [pair for line in found for pair in pairwise(line[1:-1])]
+    guessed = lines(attack(fresh, seen, beams_alone).guess)
+    assert len({tuple(line) for line in guessed}) == len(guessed) == 4
+    assert {token for line in guessed for token in line} <= tokens(truth)
+    assert max(map(len, guessed)) <= max(map(len, lines(truth)))
+    pairs = [pair for line in guessed for pair in pairwise(line[1:-1])]
     assert len(pairs) == len(set(pairs))  # no pair of words comes twice
 
 

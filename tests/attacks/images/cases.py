@@ -33,6 +33,6 @@ def defended(
         optimizer.step()
     built, none = build_chain(chain, "defense"), rng()
     each = [built.on_gradient(task.gradient(network, batch[i]), none) for i in range(len(batch))]
-    mean = {name: torch.stack([one[name] for one in each]).mean(0) for name in each[0]}
+    mean = {name: torch.stack([gradient[name] for gradient in each]).mean(0) for name in each[0]}
     sent = {name: value.detach() for name, value in network.state_dict().items()}
     return task, replace(seen, sent=sent, received=built.on_update(mean, none))

@@ -62,11 +62,11 @@ def client(batches: Sequence[Batch], *, sends: bool = True) -> tuple[Task, Obser
 
 def test_one_step_gives_the_statistics_of_the_batch(pictures: Pictures) -> None:
     task, seen, given = client([pictures(2, 3, 5, size=8)])
-    found = observed_statistics(seen, task.build())
-    assert torch.allclose(found[f"batch-mean {LAYER}"], given["means"][0], rtol=1e-4, atol=1e-5)
+    tensors = observed_statistics(seen, task.build())
+    assert torch.allclose(tensors[f"batch-mean {LAYER}"], given["means"][0], rtol=1e-4, atol=1e-5)
     exact = given["variances"][0]
-    assert torch.allclose(found[f"batch-variance {LAYER}"], exact, rtol=1e-4, atol=1e-5)
-    assert len(found) == 2 * 19
+    assert torch.allclose(tensors[f"batch-variance {LAYER}"], exact, rtol=1e-4, atol=1e-5)
+    assert len(tensors) == 2 * 19
 
 
 def test_several_steps_give_their_weighted_mean(pictures: Pictures) -> None:
@@ -74,11 +74,11 @@ def test_several_steps_give_their_weighted_mean(pictures: Pictures) -> None:
     task, seen, given = client(batches)
     weights = torch.tensor([0.81, 0.9, 1.0])
     expected = (weights[:, None] * given["means"]).sum(0) / weights.sum()
-    found = observed_statistics(seen, task.build())[f"batch-mean {LAYER}"]
-    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+    statistics = observed_statistics(seen, task.build())[f"batch-mean {LAYER}"]
+    assert torch.allclose(statistics, expected, rtol=1e-4, atol=1e-5)
     unknown = replace(seen, knowledge=seen.knowledge.model_copy(update={"local_steps": None}))
-    found = observed_statistics(unknown, task.build())[f"batch-mean {LAYER}"]
-    assert torch.equal(found, seen.received[f"{LAYER}.running_mean"])
+    statistics = observed_statistics(unknown, task.build())[f"batch-mean {LAYER}"]
+    assert torch.equal(statistics, seen.received[f"{LAYER}.running_mean"])
 
 
 def test_examples_taken_one_by_one_leave_no_statistics_of_a_batch(pictures: Pictures) -> None:
@@ -93,8 +93,8 @@ def test_examples_taken_one_by_one_leave_no_statistics_of_a_batch(pictures: Pict
 
 def test_what_the_client_keeps_is_taken_from_the_broadcast(pictures: Pictures) -> None:
     task, seen, _ = client([pictures(2, 3, 5, size=8)], sends=False)
-    found = observed_statistics(seen, task.build())
-    assert found[f"batch-mean {LAYER}"].tolist() == pytest.approx([0.3] * 32)
+    tensors = observed_statistics(seen, task.build())
+    assert tensors[f"batch-mean {LAYER}"].tolist() == pytest.approx([0.3] * 32)
 
 
 def test_the_distance_is_least_at_the_truth(pictures: Pictures) -> None:
@@ -117,8 +117,8 @@ def test_the_distance_is_least_at_the_truth(pictures: Pictures) -> None:
 def attack(seen: Observation, task: Task, weight: float, steps: int) -> Batch:
     inverting = Inverting(steps=steps, batch_statistics=weight)
     rngs = [torch.Generator().manual_seed(0)]
-    (made,) = inverting.reconstruct([seen], task, rngs, Job())
-    return made.guess
+    (recovered,) = inverting.reconstruct([seen], task, rngs, Job())
+    return recovered.guess
 
 
 def test_the_attack_descends_on_the_statistics_too(pictures: Pictures) -> None:

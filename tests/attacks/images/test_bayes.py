@@ -85,14 +85,14 @@ def test_images_of_coefficients() -> None:
 def test_recovers_the_images_of_a_batch(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(2, 6, 1)
     task, seen = victim(batch)
-    (found,) = Bayes(steps=400).reconstruct([seen], task, [rng()], Job())
-    assert sorted(found.guess.labels.tolist()) == [1, 6]
-    order = found.guess.labels.argsort(descending=True)
+    (recovered,) = Bayes(steps=400).reconstruct([seen], task, [rng()], Job())
+    assert sorted(recovered.guess.labels.tolist()) == [1, 6]
+    order = recovered.guess.labels.argsort(descending=True)
     grey = float((batch.inputs - 0.5).square().mean())
-    assert float((found.guess.inputs[order] - batch.inputs).square().mean()) < 0.05 * grey
-    gradient = replay(seen, task, torch.device("cpu")).pure_gradient(found.guess)
+    assert float((recovered.guess.inputs[order] - batch.inputs).square().mean()) < 0.05 * grey
+    gradient = replay(seen, task, torch.device("cpu")).pure_gradient(recovered.guess)
     expected = float(cosine_distance(gradient, seen.received))
-    assert found.objective == pytest.approx(expected, rel=1e-2, abs=1e-7)
+    assert recovered.objective == pytest.approx(expected, rel=1e-2, abs=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_knowing_the_defense_the_update_is_read_as_by_equations(
     job = Job(auxiliary=lambda: rows)
 
     def error(attack: Bayes | Inverting | ClosedForm) -> float:
-        (found,) = attack.reconstruct([seen], task, [rng()], job)
-        return float((found.guess.inputs - batch.inputs).square().mean())
+        (recovered,) = attack.reconstruct([seen], task, [rng()], job)
+        return float((recovered.guess.inputs - batch.inputs).square().mean())
 
     own = error(Bayes(steps=600, adaptive=True))
     assert own < 1.5 * error(ClosedForm())
@@ -136,9 +136,9 @@ def test_each_example_of_a_batch_is_defended(
     errors = {}
     for adaptive in (True, False):
         own = replace(attack, adaptive=adaptive)
-        (found,) = own.reconstruct([seen], task, [rng()], Job())
-        assert sorted(found.guess.labels.tolist()) == [1, 6]
-        images = found.guess.inputs[found.guess.labels.argsort(descending=True)]
+        (recovered,) = own.reconstruct([seen], task, [rng()], Job())
+        assert sorted(recovered.guess.labels.tolist()) == [1, 6]
+        images = recovered.guess.inputs[recovered.guess.labels.argsort(descending=True)]
         errors[adaptive] = float((images - batch.inputs).square().mean())
     assert errors[True] < 0.3 * float((batch.inputs - 0.5).square().mean())
     assert errors[True] < 0.5 * errors[False]
@@ -160,8 +160,8 @@ def test_noise_about_signs_is_not_fitted(
         seen, knowledge=seen.knowledge.model_copy(update={"auxiliary": True, "labels": (6,)})
     )
     attack = Bayes(steps=400, adaptive=True)
-    (found,) = attack.reconstruct([seen], task, [rng()], Job(auxiliary=lambda: rows))
-    error = float((found.guess.inputs - batch.inputs).square().mean())
+    (recovered,) = attack.reconstruct([seen], task, [rng()], Job(auxiliary=lambda: rows))
+    error = float((recovered.guess.inputs - batch.inputs).square().mean())
     assert error < 0.3 * float((rows.inputs.mean(0) - batch.inputs).square().mean())
 
 
@@ -171,11 +171,11 @@ def test_a_guess_stays_within_what_pixels_can_be(victim: Victim, pictures: Pictu
     assert float(((saturated.inputs == 0) | (saturated.inputs == 1)).float().mean()) > 0.2
     task, seen = defended(victim, saturated, ({"name": "prune", "fraction": 0.9},))
     attack = Bayes(steps=300, adaptive=True)
-    (found,) = attack.reconstruct([seen], task, [rng()], Job())
-    assert 0 <= float(found.guess.inputs.min()) <= float(found.guess.inputs.max()) <= 1
+    (recovered,) = attack.reconstruct([seen], task, [rng()], Job())
+    assert 0 <= float(recovered.guess.inputs.min()) <= float(recovered.guess.inputs.max()) <= 1
     loss = matching_loss(replay(seen, task, torch.device("cpu")), seen, adaptive=True)
-    again = loss(found.guess.inputs, found.guess.labels, seen.received)
-    assert found.objective == pytest.approx(float(again), rel=1e-2, abs=1e-9)
+    again = loss(recovered.guess.inputs, recovered.guess.labels, seen.received)
+    assert recovered.objective == pytest.approx(float(again), rel=1e-2, abs=1e-9)
 
 
 def test_the_likeliest_restart_is_guessed(
@@ -204,13 +204,13 @@ def test_a_lane_is_one_restart_of_one_victim(victim: Victim, pictures: Pictures)
     task = victim(batches[0])[0]
     attack = Bayes(steps=60, restarts=2, lanes=3)
     together = attack.reconstruct(seen, task, [rng(i) for i in range(3)], Job())
-    for i, found in enumerate(together):
+    for i, recovered in enumerate(together):
         (alone,) = attack.reconstruct([seen[i]], task, [rng(i)], Job())
-        torch.testing.assert_close(alone.guess.inputs, found.guess.inputs, atol=1e-2, rtol=0)
+        torch.testing.assert_close(alone.guess.inputs, recovered.guess.inputs, atol=1e-2, rtol=0)
 
 
 def test_deadline_returns_the_best_so_far(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 6))
-    (found,) = Bayes().reconstruct([seen], task, [rng()], Job(deadline=time.monotonic()))
-    assert (found.expired, found.steps) == (True, 0)
-    assert found.guess.inputs.isfinite().all()
+    (recovered,) = Bayes().reconstruct([seen], task, [rng()], Job(deadline=time.monotonic()))
+    assert (recovered.expired, recovered.steps) == (True, 0)
+    assert recovered.guess.inputs.isfinite().all()

@@ -35,12 +35,12 @@ def test_recovers_image_and_label(
 ) -> None:
     batch = pictures(1, 6, channels=1)
     task, seen = victim(batch, step_size=step_size)
-    (found,) = DLG().reconstruct([seen], task, [rng()], Job())
-    assert found.guess.labels.tolist() == [6]
-    assert (found.guess.inputs - batch.inputs).square().mean() < 1e-4
-    assert found.guess.inputs.dtype == torch.float32
-    assert not found.expired
-    assert found.steps == len(found.trace) < 300
+    (recovered,) = DLG().reconstruct([seen], task, [rng()], Job())
+    assert recovered.guess.labels.tolist() == [6]
+    assert (recovered.guess.inputs - batch.inputs).square().mean() < 1e-4
+    assert recovered.guess.inputs.dtype == torch.float32
+    assert not recovered.expired
+    assert recovered.steps == len(recovered.trace) < 300
 
 
 def defended(seen: Observation, *defense: dict[str, object]) -> Observation:
@@ -134,25 +134,25 @@ def test_examples_pruned_alone_and_clipped_together(victim: Victim, pictures: Pi
 def test_recovers_a_colour_image(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(1, 3, size=32)
     task, seen = victim(batch)
-    (found,) = DLG().reconstruct([seen], task, [rng()], Job())
-    assert found.guess.labels.tolist() == [3]
-    assert (found.guess.inputs - batch.inputs).square().mean() < 1e-3
+    (recovered,) = DLG().reconstruct([seen], task, [rng()], Job())
+    assert recovered.guess.labels.tolist() == [3]
+    assert (recovered.guess.inputs - batch.inputs).square().mean() < 1e-3
 
 
 def test_objective_is_that_of_the_guess(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 3, channels=1))
-    (found,) = IDLG(steps=40).reconstruct([seen], task, [rng()], Job())
+    (recovered,) = IDLG(steps=40).reconstruct([seen], task, [rng()], Job())
     model = replay(seen, task, torch.device("cpu"), torch.float64)
-    guess = Batch(found.guess.inputs.double(), found.guess.labels)
+    guess = Batch(recovered.guess.inputs.double(), recovered.guess.labels)
     again = float(squared_error(model.pure_gradient(guess), observed_gradient(seen)))
     norm = float(sum(value.square().sum() for value in observed_gradient(seen).values()))
     # Clamping and float32 move a converged guess by less than the tolerance of the search.
-    assert found.objective is not None
-    assert found.objective == pytest.approx(again, abs=1e-8 * norm)
-    assert found.objective < 1e-8 * norm
-    objectives = [objective for _, _, objective in found.trace]
+    assert recovered.objective is not None
+    assert recovered.objective == pytest.approx(again, abs=1e-8 * norm)
+    assert recovered.objective < 1e-8 * norm
+    objectives = [objective for _, _, objective in recovered.trace]
     assert objectives == sorted(objectives, reverse=True)
-    assert found.objective == objectives[-1]
+    assert recovered.objective == objectives[-1]
 
 
 @pytest.mark.slow
@@ -176,8 +176,8 @@ def test_grey_start_inverts_two_images(victim: Victim, pictures: Pictures) -> No
     errors = {}
     for start in ("normal", "grey"):
         attack = DLG(start=start, restarts=1, steps=10)
-        (found,) = attack.reconstruct([seen], task, [rng()], Job())
-        errors[start] = (found.guess.inputs - batch.inputs).square().mean()
+        (recovered,) = attack.reconstruct([seen], task, [rng()], Job())
+        errors[start] = (recovered.guess.inputs - batch.inputs).square().mean()
     assert errors["grey"] < 0.03
     assert errors["normal"] > 0.1
 
@@ -193,18 +193,18 @@ def test_same_generator_same_guess(victim: Victim, pictures: Pictures) -> None:
 
 def test_deadline_returns_the_best_so_far(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 6))
-    (found,) = DLG().reconstruct([seen], task, [rng()], Job(deadline=time.monotonic()))
-    assert (found.expired, found.steps) == (True, 1)
-    assert found.guess.inputs.isfinite().all()
+    (recovered,) = DLG().reconstruct([seen], task, [rng()], Job(deadline=time.monotonic()))
+    assert (recovered.expired, recovered.steps) == (True, 1)
+    assert recovered.guess.inputs.isfinite().all()
 
 
 def test_non_finite_update_still_ends(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 6, channels=1))
     broken = {name: value * float("nan") for name, value in seen.received.items()}
     attack = DLG(steps=3)
-    (found,) = attack.reconstruct([replace(seen, received=broken)], task, [rng()], Job())
-    assert found.objective == float("inf")
-    assert found.guess.inputs.isfinite().all()
+    (recovered,) = attack.reconstruct([replace(seen, received=broken)], task, [rng()], Job())
+    assert recovered.objective == float("inf")
+    assert recovered.guess.inputs.isfinite().all()
 
 
 def test_batch_and_its_labels(victim: Victim, pictures: Pictures) -> None:

@@ -33,9 +33,9 @@ def test_a_guess_is_smoothed_as_far_as_it_fits_noise(noise: float, note: str) ->
     truth = (prior.mean + prior.draw(1, torch.zeros(0, dtype=torch.int64), rng)).float()
     seen = truth + noise * torch.randn(COPIES, *SHAPE, generator=rng)
     images = seen.mean(0, keepdim=True)
-    found = Reconstruction(Batch(images, torch.zeros(1, dtype=torch.int64)), objective=0.0)
+    reconstruction = Reconstruction(Batch(images, torch.zeros(1, dtype=torch.int64)), objective=0.0)
     observed = {"update": seen - 0.5}
-    guess = guarded(found, prior, evidence, observed)
+    guess = guarded(reconstruction, prior, evidence, observed)
     assert guess.note == note
     own, raw, blank = (
         float((guessed - truth).square().mean())

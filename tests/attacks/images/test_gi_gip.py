@@ -103,10 +103,10 @@ def test_recovers_an_image(victim: Victim, pictures: Pictures, auxiliary: Batch)
         generator="components", weight_rate=1e-4, latent=32, latent_steps=60, weight_steps=20
     )
     learned = prepared(attack, task, seen, auxiliary)
-    (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=learned))
+    (recovered,) = attack.reconstruct([seen], task, [rng()], Job(prepared=learned))
     grey = (batch.inputs - 0.5).square().mean()
-    assert found.guess.labels.tolist() == [6]
-    assert (found.guess.inputs - batch.inputs).square().mean() < 0.2 * grey
+    assert recovered.guess.labels.tolist() == [6]
+    assert (recovered.guess.inputs - batch.inputs).square().mean() < 0.2 * grey
 
 
 def test_the_second_stage_goes_on_where_the_first_ended(
@@ -117,15 +117,15 @@ def test_the_second_stage_goes_on_where_the_first_ended(
     before = {name: value.clone() for name, value in learned.items()}
 
     def run(attack: GIGIP) -> tuple[float, Tensor]:
-        (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=learned))
-        assert found.steps == attack.latent_steps + attack.weight_steps
-        assert [step for step, _, _ in found.trace][-1] == found.steps
-        seconds = [second for _, second, _ in found.trace]
+        (recovered,) = attack.reconstruct([seen], task, [rng()], Job(prepared=learned))
+        assert recovered.steps == attack.latent_steps + attack.weight_steps
+        assert [step for step, _, _ in recovered.trace][-1] == recovered.steps
+        seconds = [second for _, second, _ in recovered.trace]
         assert seconds == sorted(seconds)
-        gradient = replay(seen, task, torch.device("cpu")).pure_gradient(found.guess)
+        gradient = replay(seen, task, torch.device("cpu")).pure_gradient(recovered.guess)
         expected = float(cosine_distance(gradient, seen.received))
-        assert found.objective == pytest.approx(expected, rel=1e-3)
-        return expected, found.guess.inputs
+        assert recovered.objective == pytest.approx(expected, rel=1e-3)
+        return expected, recovered.guess.inputs
 
     first, images = run(replace(QUICK, weight_steps=0, restarts=3))
     whole, later = run(replace(QUICK, restarts=3))
@@ -151,10 +151,10 @@ def test_guess_does_not_depend_on_the_group(
     learned = prepared(QUICK, task, seen[0], auxiliary)
     attack = replace(QUICK, restarts=2, lanes=3)
     together = attack.reconstruct(seen, task, [rng(i) for i in range(3)], Job(prepared=learned))
-    assert [found.guess.labels.tolist() for found in together] == [[6], [2], [3, 3]]
-    for i, found in enumerate(together):
+    assert [recovered.guess.labels.tolist() for recovered in together] == [[6], [2], [3, 3]]
+    for i, recovered in enumerate(together):
         (alone,) = attack.reconstruct([seen[i]], task, [rng(i)], Job(prepared=learned))
-        torch.testing.assert_close(alone.guess.inputs, found.guess.inputs, atol=1e-3, rtol=0)
+        torch.testing.assert_close(alone.guess.inputs, recovered.guess.inputs, atol=1e-3, rtol=0)
 
 
 def test_signs_give_more_to_those_who_know_them_and_a_prior(
@@ -217,9 +217,9 @@ def test_weights_from_a_file(
     save_file(learned, path)
     given = replace(QUICK, generator_weights=path)
     assert given.prepare(seen, task, Job(), 0) is None
-    (found,) = given.reconstruct([seen], task, [rng()], Job())
+    (recovered,) = given.reconstruct([seen], task, [rng()], Job())
     (expected,) = QUICK.reconstruct([seen], task, [rng()], Job(prepared=learned))
-    assert torch.equal(found.guess.inputs, expected.guess.inputs)
+    assert torch.equal(recovered.guess.inputs, expected.guess.inputs)
 
 
 def test_without_auxiliary_rows_nothing_is_learned(victim: Victim, pictures: Pictures) -> None:
@@ -269,8 +269,8 @@ def test_a_plug_in(
     path = str(tmp_path / "ramp.safetensors")
     save_file({"scale": torch.ones(())}, path)
     given = replace(attack, generator_weights=path)
-    (found,) = given.reconstruct([seen], task, [rng()], Job())
-    assert len(found.guess.inputs.unique()) == 1
+    (recovered,) = given.reconstruct([seen], task, [rng()], Job())
+    assert len(recovered.guess.inputs.unique()) == 1
 
 
 def test_deadline_returns_the_best_so_far(
@@ -279,9 +279,9 @@ def test_deadline_returns_the_best_so_far(
     task, seen = victim(pictures(1, 6))
     learned = prepared(QUICK, task, seen, auxiliary)
     job = Job(deadline=time.monotonic())
-    (found,) = QUICK.reconstruct([seen], task, [rng()], replace(job, prepared=learned))
-    assert (found.expired, found.steps) == (True, 0)
-    assert found.guess.inputs.isfinite().all()
+    (recovered,) = QUICK.reconstruct([seen], task, [rng()], replace(job, prepared=learned))
+    assert (recovered.expired, recovered.steps) == (True, 0)
+    assert recovered.guess.inputs.isfinite().all()
 
 
 def test_what_fitted_the_noise_gives_way_to_the_prior(

@@ -49,23 +49,23 @@ def test_recovers_an_image(victim: Victim, pictures: Pictures, step_size: float 
     batch = pictures(1, 6)
     # The cosine needs neither the step size nor the number of steps.
     task, seen = victim(batch, step_size=step_size, learning_rate=None)
-    (found,) = Inverting(steps=300).reconstruct([seen], task, [rng()], Job())
+    (recovered,) = Inverting(steps=300).reconstruct([seen], task, [rng()], Job())
     grey = (batch.inputs - 0.5).square().mean()
-    assert found.guess.labels.tolist() == [6]
-    assert (found.guess.inputs - batch.inputs).square().mean() < 0.1 * grey
-    assert (found.steps, found.expired) == (300, False)
-    assert [step for step, _, _ in found.trace] == [0, 100, 200, 300]
+    assert recovered.guess.labels.tolist() == [6]
+    assert (recovered.guess.inputs - batch.inputs).square().mean() < 0.1 * grey
+    assert (recovered.steps, recovered.expired) == (300, False)
+    assert [step for step, _, _ in recovered.trace] == [0, 100, 200, 300]
 
 
 def test_objective_is_the_matching_loss_of_the_guess(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(2, 6, 1))
-    (found,) = Inverting(steps=7, restarts=3).reconstruct([seen], task, [rng()], Job())
-    gradient = replay(seen, task, CPU).pure_gradient(found.guess)
-    assert found.objective == pytest.approx(float(cosine_distance(gradient, seen.received)))
+    (recovered,) = Inverting(steps=7, restarts=3).reconstruct([seen], task, [rng()], Job())
+    gradient = replay(seen, task, CPU).pure_gradient(recovered.guess)
+    assert recovered.objective == pytest.approx(float(cosine_distance(gradient, seen.received)))
     single = Inverting(steps=7).reconstruct([seen], task, [rng()], Job())[0].objective
     assert single is not None
-    assert found.objective is not None
-    assert found.objective <= single + 1e-6
+    assert recovered.objective is not None
+    assert recovered.objective <= single + 1e-6
 
 
 def test_guess_does_not_depend_on_the_group(victim: Victim, pictures: Pictures) -> None:
@@ -74,11 +74,11 @@ def test_guess_does_not_depend_on_the_group(victim: Victim, pictures: Pictures) 
     task = victim(batches[0])[0]
     rngs = [rng(i) for i in range(3)]
     together = Inverting(steps=80, restarts=2, lanes=3).reconstruct(seen, task, rngs, Job())
-    assert [found.guess.labels.tolist() for found in together] == [[6], [2], [3, 3]]
-    for i, found in enumerate(together):
+    assert [recovered.guess.labels.tolist() for recovered in together] == [[6], [2], [3, 3]]
+    for i, recovered in enumerate(together):
         (alone,) = Inverting(steps=80, restarts=2).reconstruct([seen[i]], task, [rng(i)], Job())
         # Eighty steps multiply what sums in another order round, on some processors to .002.
-        torch.testing.assert_close(alone.guess.inputs, found.guess.inputs, atol=5e-3, rtol=0)
+        torch.testing.assert_close(alone.guess.inputs, recovered.guess.inputs, atol=5e-3, rtol=0)
     assert not torch.allclose(together[0].guess.inputs, together[1].guess.inputs, atol=0.1)
 
 
@@ -95,9 +95,9 @@ def test_adaptive_runs_with_each_defense(
     victim: Victim, pictures: Pictures, defense: dict[str, object]
 ) -> None:
     task, seen = victim(pictures(1, 6), defense=(defense,))
-    (found,) = Inverting(steps=2, adaptive=True).reconstruct([seen], task, [rng()], Job())
-    assert found.objective is not None
-    assert found.objective < 1
+    (recovered,) = Inverting(steps=2, adaptive=True).reconstruct([seen], task, [rng()], Job())
+    assert recovered.objective is not None
+    assert recovered.objective < 1
 
 
 def test_adaptive_matches_a_pruned_update_better(victim: Victim, pictures: Pictures) -> None:
@@ -306,9 +306,9 @@ def test_rounding_to_bytes_hides_nothing(
     chain: tuple[dict[str, object], ...] = ({"name": "quantize", "kind": "int8"},)
     task, seen = defended(victim, batch, chain)
     attack = Inverting(steps=200, total_variation=3e-5, learning_rate=0.4, adaptive=adaptive)
-    (found,) = attack.reconstruct([seen], task, [rng()], Job())
+    (recovered,) = attack.reconstruct([seen], task, [rng()], Job())
     grey = (batch.inputs - 0.5).square().mean()
-    assert (found.guess.inputs - batch.inputs).square().mean() < 0.05 * grey
+    assert (recovered.guess.inputs - batch.inputs).square().mean() < 0.05 * grey
 
 
 def test_adaptive_needs_the_defense(victim: Victim, pictures: Pictures) -> None:
@@ -331,10 +331,10 @@ def test_batch_normalisation(victim: Victim, pictures: Pictures, train_mode: boo
         network = task.model(seen.sent).train()
         seen = replace(seen, received=task.gradient(network, batch))
     sent = {name: value.clone() for name, value in seen.sent.items()}
-    (found,) = Inverting(steps=1).reconstruct([seen], task, [rng()], Job())
-    gradient = replay(seen, task, CPU).pure_gradient(found.guess)
+    (recovered,) = Inverting(steps=1).reconstruct([seen], task, [rng()], Job())
+    gradient = replay(seen, task, CPU).pure_gradient(recovered.guess)
     expected = float(cosine_distance(gradient, seen.received))
-    assert found.objective == pytest.approx(expected, abs=1e-4)
+    assert recovered.objective == pytest.approx(expected, abs=1e-4)
     assert all(torch.equal(value, sent[name]) for name, value in seen.sent.items())
     truth = replay(seen, task, CPU).pure_gradient(batch)
     assert float(cosine_distance(truth, seen.received)) == pytest.approx(0, abs=1e-5)
@@ -343,9 +343,9 @@ def test_batch_normalisation(victim: Victim, pictures: Pictures, train_mode: boo
 def test_deadline_returns_the_best_so_far(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 6))
     job = Job(deadline=time.monotonic())
-    (found,) = Inverting().reconstruct([seen], task, [rng()], job)
-    assert (found.expired, found.steps) == (True, 0)
-    assert found.guess.inputs.isfinite().all()
+    (recovered,) = Inverting().reconstruct([seen], task, [rng()], job)
+    assert (recovered.expired, recovered.steps) == (True, 0)
+    assert recovered.guess.inputs.isfinite().all()
 
 
 def test_a_search_that_fitted_noise_gives_way_to_the_prior(
@@ -359,10 +359,10 @@ def test_a_search_that_fitted_noise_gives_way_to_the_prior(
     torch.testing.assert_close(lost.guess.inputs[0], auxiliary.inputs.mean(0))
     assert lost.confidence == ("guess",)
     assert lost.note.startswith("the prior's mean is likelier")
-    (found,) = Inverting(steps=300).reconstruct([seen], task, [rng()], job)
-    assert found.note == ""
+    (recovered,) = Inverting(steps=300).reconstruct([seen], task, [rng()], job)
+    assert recovered.note == ""
     prior = (auxiliary.inputs.mean(0) - batch.inputs).square().mean()
-    assert (found.guess.inputs - batch.inputs).square().mean() < 0.2 * prior
+    assert (recovered.guess.inputs - batch.inputs).square().mean() < 0.2 * prior
 
 
 def test_options_are_those_of_normalised_pixels() -> None:
@@ -401,11 +401,13 @@ def test_it_is_the_formula_from_the_same_start(victim: Victim, pictures: Picture
     for i in range(3):
         batch = pictures(1, i, seed=i)
         task, seen = victim(batch)
-        (found,) = attack.reconstruct([seen], task, [rng(i)], Job())
-        (own,) = restart_generators(rng(i), 1)
-        start = (0.5 + 0.25 * torch.randn(shape, generator=own)).clamp(0, 1)
+        (recovered,) = attack.reconstruct([seen], task, [rng(i)], Job())
+        (generator,) = restart_generators(rng(i), 1)
+        start = (0.5 + 0.25 * torch.randn(shape, generator=generator)).clamp(0, 1)
         plain = naive(task, seen, batch, start, attack)
-        errors = [(guess - batch.inputs).square().mean() for guess in (found.guess.inputs, plain)]
+        errors = [
+            (guess - batch.inputs).square().mean() for guess in (recovered.guess.inputs, plain)
+        ]
         levels.append(-10 * torch.stack(errors).log10())
     ours, formula = torch.stack(levels).mean(0)
     assert formula > 15

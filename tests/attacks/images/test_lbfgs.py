@@ -35,9 +35,9 @@ def test_the_steps_are_those_of_torch(name: str) -> None:
     usual = torch.optim.LBFGS(
         theirs, max_iter=5, history_size=4, tolerance_grad=0, tolerance_change=0
     )
-    own = LBFGS(ours, lambda: evaluated(ours), iterations=5, history=4)
+    lbfgs = LBFGS(ours, lambda: evaluated(ours), iterations=5, history=4)
     for _ in range(4):
         expected: Tensor = usual.step(closure)
-        torch.testing.assert_close(own.step(), expected, rtol=1e-6, atol=1e-9, equal_nan=True)
+        torch.testing.assert_close(lbfgs.step(), expected, rtol=1e-6, atol=1e-9, equal_nan=True)
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9, equal_nan=True)

@@ -62,12 +62,13 @@ def rounds(
 def test_surprises_of_rounds_add_up(victim: Victim, pictures: Pictures) -> None:
     task, seen = rounds(victim, pictures(1, 6), 2)
     guess, losses, own = pictures(1, 6, seed=1), [], []
-    for one in seen:
-        loss = matching_loss(replay(one, task, CPU), one, adaptive=False)
+    for observation in seen:
+        loss = matching_loss(replay(observation, task, CPU), observation, adaptive=False)
         losses.append(loss)
-        own.append(loss.evidence(guess.inputs, guess.labels, one.received))
+        own.append(loss.evidence(guess.inputs, guess.labels, observation.received))
     observed = {
-        name: torch.stack([one.received[name] for one in seen]) for name in seen[0].received
+        name: torch.stack([observation.received[name] for observation in seen])
+        for name in seen[0].received
     }
     distance, surprise = RoundsLoss(tuple(losses)).evidence(guess.inputs, guess.labels, observed)
     torch.testing.assert_close(distance, (own[0][0] + own[1][0]) / 2)
@@ -77,7 +78,7 @@ def test_surprises_of_rounds_add_up(victim: Victim, pictures: Pictures) -> None:
 def attack(
     task: Task, seen: list[Observation], job: Job | None = None, **options: Any
 ) -> list[Reconstruction]:
-    rngs = [rng(one.key.round) for one in seen]
+    rngs = [rng(observation.key.round) for observation in seen]
     return Inverting(over_rounds=True, **options).reconstruct(seen, task, rngs, job or Job())
 
 
@@ -109,17 +110,17 @@ def test_a_guess_uses_the_past_alone(victim: Victim, pictures: Pictures) -> None
             assert guess.objective == later.objective
     single = Inverting(steps=6).reconstruct(seen[:1], task, [rng(1)], Job())[0]
     assert torch.equal(single.guess.inputs, whole[0].guess.inputs)
-    own = Inverting(steps=6).reconstruct(seen[2:], task, [rng(3)], Job())[0]
-    assert not torch.allclose(own.guess.inputs, whole[2].guess.inputs, atol=1e-3)
+    recovered = Inverting(steps=6).reconstruct(seen[2:], task, [rng(3)], Job())[0]
+    assert not torch.allclose(recovered.guess.inputs, whole[2].guess.inputs, atol=1e-3)
 
 
 def test_noise_averages_out(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(1, 6, size=8)
-    made = Inverting(steps=60, total_variation=0.0)
+    inverting = Inverting(steps=60, total_variation=0.0)
     task, seen = rounds(victim, batch, 6, noise=0.03)
-    victims = [made._victims([one], task, [rng()], Job()) for one in seen]
-    alone = [error(made.search(one, task)[0], batch) for one in victims]
-    together = made.search(joined(victims, victims[0].labels), task)[0]
+    victims = [inverting._victims([one], task, [rng()], Job()) for one in seen]
+    alone = [error(inverting.search(one, task)[0], batch) for one in victims]
+    together = inverting.search(joined(victims, victims[0].labels), task)[0]
     # 0.018 against 0.09 of the rounds alone; 0.017 without noise.
     assert error(together, batch) < 0.8 * sum(alone) / len(alone)
 
@@ -131,16 +132,16 @@ def test_rows_that_may_differ_are_attacked_round_by_round(
     found = attack(task, seen, steps=4)
     assert [guess.note for guess in found] == [ALONE, ALONE]
     for guess, one in zip(found, seen, strict=True):
-        own = Inverting(steps=4).reconstruct([one], task, [rng(one.key.round)], Job())[0]
-        assert torch.equal(guess.guess.inputs, own.guess.inputs)
+        recovered = Inverting(steps=4).reconstruct([one], task, [rng(one.key.round)], Job())[0]
+        assert torch.equal(guess.guess.inputs, recovered.guess.inputs)
     assert [guess.note for guess in attack(task, seen[:1], steps=1)] == [""]
     together = attack(task, rounds(victim, pictures(1, 6, size=8), 2)[1], steps=1)
     assert [guess.note for guess in together] == ["", ""]
 
 
 def read(task: Task, seen: list[Observation]) -> list[Victims]:
-    made = Inverting()
-    return [made._victims([one], task, [rng()], Job()) for one in seen]
+    inverting = Inverting()
+    return [inverting._victims([observation], task, [rng()], Job()) for observation in seen]
 
 
 def test_one_example_has_the_label_of_the_mean_gradient(victim: Victim, pictures: Pictures) -> None:
@@ -185,12 +186,12 @@ def test_after_the_budget_the_last_guess_stays(victim: Victim, pictures: Picture
 @pytest.mark.slow
 def test_a_generator_is_searched_over_rounds_too(victim: Victim, pictures: Pictures) -> None:
     task, seen = rounds(victim, pictures(1, 6, size=8), 2, noise=0.01)
-    made = GIGIP(latent=4, latent_steps=3, weight_steps=2, over_rounds=True)
+    gi_gip = GIGIP(latent=4, latent_steps=3, weight_steps=2, over_rounds=True)
     rows = pictures(20, *[0] * 20, size=8, seed=9)
-    learned = made.prepare(seen[0], task, Job(auxiliary=lambda: rows), 0)
-    first, second = made.reconstruct(seen, task, [rng(1), rng(2)], Job(prepared=learned))
+    learned = gi_gip.prepare(seen[0], task, Job(auxiliary=lambda: rows), 0)
+    first, second = gi_gip.reconstruct(seen, task, [rng(1), rng(2)], Job(prepared=learned))
     job = Job(prepared=learned)
-    (alone,) = replace(made, over_rounds=False).reconstruct(seen[:1], task, [rng(1)], job)
+    (alone,) = replace(gi_gip, over_rounds=False).reconstruct(seen[:1], task, [rng(1)], job)
     assert torch.equal(first.guess.inputs, alone.guess.inputs)
     pairs = [(matching_loss(replay(one, task, CPU), one, adaptive=False), one) for one in seen]
     losses = [loss(second.guess.inputs, second.guess.labels, one.received) for loss, one in pairs]

@@ -85,10 +85,10 @@ def test_exchanges_within_a_step_are_no_other_arrangement(
     steps = SimulatedSteps.of(seen, replay(seen, task, CPU))
     assert steps is not None
     assert (steps.sizes, steps.epochs) == ([2, 1, 2, 1], [slice(0, 3), slice(3, 6)])
-    own = Arrangement(torch.tensor([6, 1, 3]), torch.tensor([0, 1, 2, 2, 0, 1]))
-    named = {steps.labels_of(other.labels, other.order) for other in own.exchanged(steps)}
+    arrangement = Arrangement(torch.tensor([6, 1, 3]), torch.tensor([0, 1, 2, 2, 0, 1]))
+    named = {steps.labels_of(other.labels, other.order) for other in arrangement.exchanged(steps)}
     assert len(named) == 5  # of six exchanges, two change nothing
-    batches = steps.labels_of(own.labels, own.order)
+    batches = steps.labels_of(arrangement.labels, arrangement.order)
     assert batches == ((1, 6), (3,), (3, 6), (1,))
     assert batches in named
 
@@ -99,13 +99,13 @@ def test_images_of_steps_come_back_and_not_by_one_gradient(
     batch = pictures(2, 6, 1)
     task, seen = after(victim, batch, [[0], [1], [1], [0]], learning_rate=0.3)
     attack = Bayes(steps=200, evaluations=200, orders=4)
-    (found,) = attack.reconstruct([seen], task, [rng()], Job())
+    (recovered,) = attack.reconstruct([seen], task, [rng()], Job())
     (single,) = replace(attack, unroll=False).reconstruct([seen], task, [rng()], Job())
     grey = float((batch.inputs - 0.5).square().mean())
-    assert error(found.guess, batch) < 0.1 * grey < error(single.guess, batch)
-    assert found.objective is not None
-    assert found.objective < 1e-4
-    assert found.trace[-1][0] >= 200
+    assert error(recovered.guess, batch) < 0.1 * grey < error(single.guess, batch)
+    assert recovered.objective is not None
+    assert recovered.objective < 1e-4
+    assert recovered.trace[-1][0] >= 200
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,6 @@ def test_steps_that_are_not_known_are_not_taken_again(
 
 def test_the_clock_ends_the_search(victim: Victim, pictures: Pictures) -> None:
     task, seen = after(victim, pictures(2, 6, 1), [[0], [1]])
-    (found,) = Bayes().reconstruct([seen], task, [rng()], Job(deadline=0.0))
-    assert found.expired
-    assert found.guess.inputs.shape == (2, 3, 16, 16)
+    (recovered,) = Bayes().reconstruct([seen], task, [rng()], Job(deadline=0.0))
+    assert recovered.expired
+    assert recovered.guess.inputs.shape == (2, 3, 16, 16)

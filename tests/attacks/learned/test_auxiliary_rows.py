@@ -24,9 +24,9 @@ def test_classes_of_other_data_are_drawn(
 ) -> None:
     task, _ = victim(pictures(1, 0), classes=4)
     rows = Batch(torch.rand(400, 3, 16, 16), labels.long())
-    found = with_classes(rows, task, 0)
-    assert torch.equal(found.labels, rows.labels) == kept
-    assert found.inputs is rows.inputs
-    assert found.labels.bincount().tolist() == pytest.approx([100] * 4, rel=0.3)
-    assert torch.equal(with_classes(rows, task, 0).labels, found.labels)
-    assert torch.equal(with_classes(rows, task, 1).labels, found.labels) == kept
+    batch = with_classes(rows, task, 0)
+    assert torch.equal(batch.labels, rows.labels) == kept
+    assert batch.inputs is rows.inputs
+    assert batch.labels.bincount().tolist() == pytest.approx([100] * 4, rel=0.3)
+    assert torch.equal(with_classes(rows, task, 0).labels, batch.labels)
+    assert torch.equal(with_classes(rows, task, 1).labels, batch.labels) == kept

@@ -31,6 +31,6 @@ def test_updates_of_an_encoder_are_simulated(table: dict[str, object], cosine: f
     seen = client(task, initial_weights(task, config, 0), batch, table)
     simulated = described(task, seen, 2)
     with torch.no_grad():  # as where features are made
-        found = simulated.linear(batch, rng())[0]
+        features = simulated.linear(batch, rng())[0]
     sent = simulated.coordinates.flatten(observed_gradient(seen)).float()
-    assert torch.cosine_similarity(found, sent, dim=0) > cosine
+    assert torch.cosine_similarity(features, sent, dim=0) > cosine

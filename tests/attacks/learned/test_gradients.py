@@ -37,11 +37,11 @@ def test_vmap_is_the_loop(model: Replay, batch: Batch, monkeypatch: pytest.Monke
     oracle = looped_gradients(model, batch)
     for share in (1, 1000):  # all at once, and one by one
         monkeypatch.setattr(module, "_BYTES", module._BYTES // share)
-        found = group_gradients(model, batch, 1)
-        assert found.keys() == oracle.keys()
+        tensors = group_gradients(model, batch, 1)
+        assert tensors.keys() == oracle.keys()
         for name, value in oracle.items():
             assert value.shape == (6, *model.parameters[name].shape)
-            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(tensors[name], value, rtol=1e-4, atol=1e-6)
 
 
 def test_a_group_has_the_gradient_of_its_batch(model: Replay, batch: Batch) -> None:
@@ -62,11 +62,11 @@ def test_texts_of_any_length(name: str) -> None:
     model, batch = Replay(task, network, parameters), task.encode(rows)
     assert batch.mask is not None
     assert len(batch.mask.sum(1).unique()) > 1
-    found = group_gradients(model, batch, 1)
+    tensors = group_gradients(model, batch, 1)
     for i in range(len(batch)):
         expected = task.gradient(network, batch[i])  # padded
         for key in model.parameters:
-            torch.testing.assert_close(found[key][i], expected[key], rtol=1e-3, atol=1e-6)
+            torch.testing.assert_close(tensors[key][i], expected[key], rtol=1e-3, atol=1e-6)
 
 
 def text_model(name: str, frozen: str) -> tuple[Replay, Batch]:
@@ -87,12 +87,12 @@ def test_one_pass_over_texts_is_the_loop(size: int) -> None:
     assert batch.mask is not None
     assert len(batch.mask.sum(1).unique()) > 1
     with torch.no_grad():  # as where features are made
-        found = gradients(batch, size)
+        computed = gradients(batch, size)
     oracle = looped_gradients(model, batch, size)
-    assert list(found) == list(oracle)
+    assert list(computed) == list(oracle)
     largest = max(float(value.abs().max()) for value in oracle.values())
     for name, value in oracle.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-6 * largest)
+        torch.testing.assert_close(computed[name], value, rtol=1e-3, atol=1e-6 * largest)
     again = looped_gradients(model, batch, size)  # the model itself is left as it was
     assert all(torch.equal(again[name], value) for name, value in oracle.items())
 
@@ -102,6 +102,6 @@ def test_word_rows_and_language_models_are_looped_over(name: str, frozen: str) -
     model, batch = text_model(name, frozen)
     gradients = Gradients.of(model)
     assert gradients.factored is None
-    found = gradients(batch, 2)
+    computed = gradients(batch, 2)
     for key, value in looped_gradients(model, batch, 2).items():
-        torch.testing.assert_close(found[key], value, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(computed[key], value, rtol=1e-3, atol=1e-6)

@@ -65,9 +65,9 @@ def test_what_is_simulated_is_what_the_client_sends(
     simulated = SimulatedUpdates(own, rows[:30], rng())
     assert (simulated.kept is not None or simulated.finished is not None) == kept
     expected = own.coordinates.flatten(observed_gradient(seen)).float()
-    (found,) = simulated(torch.arange(size)[None], rng())
+    (features,) = simulated(torch.arange(size)[None], rng())
     scale = float(expected.abs().max())
-    near = (found - expected).abs() < 1e-3 * scale
+    near = (features - expected).abs() < 1e-3 * scale
     assert float(near.float().mean()) > 0.995  # a sign of what is nearly 0 may differ
     assert float(expected.abs().sum()) > 0
 
@@ -78,12 +78,12 @@ def test_what_is_kept_is_what_would_be_computed_anew(
     task, seen = victim(rows[:2], classes=4, defense=({**SIGN, "stage": "sample"},))
     own = described(task, seen, 2)
     groups = torch.tensor([[4, 9], [0, 3]])
-    kept = SimulatedUpdates(own, rows[:20], rng())
+    updates = SimulatedUpdates(own, rows[:20], rng())
     monkeypatch.setattr(simulated_updates, "MEMORY", 0)
     anew = SimulatedUpdates(own, rows[:20], rng())
-    assert kept.kept is not None
+    assert updates.kept is not None
     assert anew.kept is None
-    torch.testing.assert_close(kept(groups, rng()), anew(groups, rng()))
+    torch.testing.assert_close(updates(groups, rng()), anew(groups, rng()))
 
 
 @pytest.mark.parametrize(("stage", "variance"), [("client", 0.04), ("sample", 0.02)])
@@ -173,8 +173,8 @@ def test_an_example_of_a_small_step_counts_more(victim: Victim, rows: Batch) -> 
     assert simulated.kept is not None
     network = task.model(seen.sent)
     steps = [own.coordinates.flatten(task.gradient(network, rows[part])) for part in ([4, 9], [7])]
-    found = simulated(torch.tensor([[4, 9, 7]]), rng())
-    torch.testing.assert_close(found[0], (steps[0] + steps[1]) / 2, rtol=1e-3, atol=1e-5)
+    features = simulated(torch.tensor([[4, 9, 7]]), rng())
+    torch.testing.assert_close(features[0], (steps[0] + steps[1]) / 2, rtol=1e-3, atol=1e-5)
 
 
 def test_examples_that_cannot_be_told_apart(victim: Victim, rows: Batch) -> None:
@@ -207,8 +207,8 @@ def test_the_best_of_all_assignments() -> None:
     for size in (1, 2, 4, 5):
         costs = torch.rand(6, size, size, generator=rng(size))
         expected = [
-            min(sum(own[i, j] for i, j in enumerate(o)) / size for o in permutations(range(size)))
-            for own in costs
+            min(sum(cost[i, j] for i, j in enumerate(o)) / size for o in permutations(range(size)))
+            for cost in costs
         ]
         torch.testing.assert_close(assigned(costs), torch.stack(expected))
 
@@ -257,16 +257,18 @@ def test_the_network_adds_to_the_mean_image_and_to_its_start(
     private, public = rows[280:], rows[100:280]
     seen = [client(task, weights, private[i]) for i in range(20)]
     prepared = attack.prepare(seen[0], task, owning(public), 0)
-    found = attack.reconstruct(seen, task, [rng()] * 20, replace(owning(public), prepared=prepared))
-    guesses = torch.cat([own.guess.inputs for own in found])
+    recovered = attack.reconstruct(
+        seen, task, [rng()] * 20, replace(owning(public), prepared=prepared)
+    )
+    guesses = torch.cat([own.guess.inputs for own in recovered])
     error = float((guesses - private.inputs).square().mean())
     mean = float((public.inputs.mean(0) - private.inputs).square().mean())
     untrained = replace(attack, epochs=1, learning_rate=1e-9)
     start = untrained.prepare(seen[0], task, owning(public), 0)
     assert error < 0.2 * min(mean, float(start["heldout"]))
-    assert found[0].objective == pytest.approx(error, rel=0.5)
-    assert found[0].steps > 0  # the best epoch is not the start
-    assert [own.guess.labels.tolist() for own in found] == private.labels[:, None].tolist()
+    assert recovered[0].objective == pytest.approx(error, rel=0.5)
+    assert recovered[0].steps > 0  # the best epoch is not the start
+    assert [own.guess.labels.tolist() for own in recovered] == private.labels[:, None].tolist()
 
 
 def test_tokens_of_a_language_model_beyond_the_usual_ones() -> None:
@@ -279,14 +281,14 @@ def test_tokens_of_a_language_model_beyond_the_usual_ones() -> None:
     seen = [client(task, weights, rows[i], frozen) for i in range(200, 208)]
     attack, public = LTI(bins=0.005, width=64, channels=16, epochs=20, updates=16), rows[:200]
     prepared = attack.prepare(seen[0], task, owning(public), 0)
-    found = attack.reconstruct(seen, task, [rng()] * 8, Job(prepared=prepared))
+    recovered = attack.reconstruct(seen, task, [rng()] * 8, Job(prepared=prepared))
     usual = PriorOnly().reconstruct(seen, task, [rng()] * 8, owning(public))
     scores = [
         sum(
-            float((own.guess.inputs[0, 1:5] == rows.inputs[i, 1:5]).float().mean())
-            for i, own in enumerate(guesses, 200)
+            float((guess.guess.inputs[0, 1:5] == rows.inputs[i, 1:5]).float().mean())
+            for i, guess in enumerate(guesses, 200)
         )
-        for guesses in (found, usual)
+        for guesses in (recovered, usual)
     ]
     assert scores[0] > 2 * scores[1] > 0
 
@@ -299,9 +301,9 @@ def test_several_images_come_back_in_any_order(victim: Victim, rows: Batch) -> N
     for start in range(280, 300, 2):
         batch = rows[start : start + 2]
         _, seen = victim(batch, classes=4)
-        (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=prepared))
+        (recovered,) = attack.reconstruct([seen], task, [rng()], Job(prepared=prepared))
         costs = Pixels((3, 16, 16)).costs(
-            found.guess.inputs.flatten(1)[None], batch.inputs.flatten(1)[None]
+            recovered.guess.inputs.flatten(1)[None], batch.inputs.flatten(1)[None]
         )
         errors.append(assigned(costs))
         means.append((rows.inputs.mean(0) - batch.inputs).square().mean())
@@ -368,19 +370,19 @@ def test_patience_ends_the_training(victim: Victim, rows: Batch) -> None:
     epochs: list[int] = []
     job = owning(rows[:60], report=lambda epoch, *_: epochs.append(epoch))
     prepared = attack.prepare(seen, task, job, 0)
-    (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=prepared))
-    assert epochs[-1] == found.steps + 2 < 20
-    assert found.note == ""
+    (recovered,) = attack.reconstruct([seen], task, [rng()], Job(prepared=prepared))
+    assert epochs[-1] == recovered.steps + 2 < 20
+    assert recovered.note == ""
 
 
 def test_the_budget_ends_the_training(victim: Victim, rows: Batch) -> None:
     task, seen = victim(rows[100], classes=4)
     attack = replace(QUICK, adaptive=False, epochs=50)
     prepared = attack.prepare(seen, task, owning(rows[:60], deadline=0.0), 0)
-    (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=prepared))
-    assert found.note == "the clock ended the training, best in epoch 0 of 50"
-    assert found.expired
-    assert found.steps == 0
+    (recovered,) = attack.reconstruct([seen], task, [rng()], Job(prepared=prepared))
+    assert recovered.note == "the clock ended the training, best in epoch 0 of 50"
+    assert recovered.expired
+    assert recovered.steps == 0
 
 
 def refused(attack: LTI, seen: Observation, task: Task, job: Job, reason: str) -> None:

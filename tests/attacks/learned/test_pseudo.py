@@ -141,11 +141,11 @@ def test_labels_of_classes_and_of_tokens() -> None:
 def test_drawn_texts_stand_beside_the_rows_or_in_their_place(source: Source, kept: int) -> None:
     task, rows = encoded("tiny-gpt2")
     rows = rows[:40]
-    found = made_rows(rows, task, source, 90, "height-width", 3)
-    assert len(found) == kept + 90
-    assert torch.equal(found.inputs[:kept], rows.inputs[:kept])
+    batch = made_rows(rows, task, source, 90, "height-width", 3)
+    assert len(batch) == kept + 90
+    assert torch.equal(batch.inputs[:kept], rows.inputs[:kept])
     drawn = unigram_texts(rows, 90, task.spec.special_ids, generator(3, "pseudo"))
-    assert torch.equal(found.inputs[kept:], drawn.inputs)
+    assert torch.equal(batch.inputs[kept:], drawn.inputs)
 
 
 def test_draws_depend_on_the_generator_alone() -> None:

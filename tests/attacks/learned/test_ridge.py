@@ -84,14 +84,14 @@ def test_inverts_updates_of_a_trained_model(
     seen = [client(task, weights, private[i], *tables) for i in range(20)]
     prepared = Ridge().prepare(seen[0], task, owning(public), 0)
     job = replace(owning(public), prepared=prepared)
-    found = Ridge().reconstruct(seen, task, [rng()] * 20, job)
-    guesses = torch.cat([own.guess.inputs for own in found])
+    recovered = Ridge().reconstruct(seen, task, [rng()] * 20, job)
+    guesses = torch.cat([own.guess.inputs for own in recovered])
     error = float((guesses - private.inputs).square().mean())
     mean = float((public.inputs.mean(0) - private.inputs).square().mean())
     assert error < bound * mean
-    assert found[0].objective == pytest.approx(error, rel=0.5)
+    assert recovered[0].objective == pytest.approx(error, rel=0.5)
     if not tables:
-        assert [own.guess.labels.tolist() for own in found] == private.labels[:, None].tolist()
+        assert [own.guess.labels.tolist() for own in recovered] == private.labels[:, None].tolist()
 
 
 def test_several_images_are_not_for_a_regression(victim: Victim, rows: Batch) -> None:

@@ -88,9 +88,13 @@ def reconstruct(
     attack = Statistics()
     prepared = attack.prepare(seen[0], task, owning(public), 0)
     job = replace(owning(public), prepared=prepared)
-    made = attack.reconstruct(seen, task, [rng()] * len(seen), job)
-    assert made[0].objective is not None
-    return torch.cat([one.guess.inputs for one in made]), made[0].objective, made[0].note
+    recovered = attack.reconstruct(seen, task, [rng()] * len(seen), job)
+    assert recovered[0].objective is not None
+    return (
+        torch.cat([one.guess.inputs for one in recovered]),
+        recovered[0].objective,
+        recovered[0].note,
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,8 +182,8 @@ def test_the_learners_of_updates_gain_by_statistics(
         learner = replace(attack, statistics=statistics)
         prepared = learner.prepare(seen[0], task, owning(public), 0)
         job = replace(owning(public), prepared=prepared)
-        made = learner.reconstruct(seen, task, [rng()] * 30, job)
-        guesses = torch.cat([one.guess.inputs for one in made])
+        recovered = learner.reconstruct(seen, task, [rng()] * 30, job)
+        guesses = torch.cat([one.guess.inputs for one in recovered])
         errors[statistics, kept] = float((guesses - private.inputs).square().mean())
         features[statistics, kept] = int(prepared["inputs"])
     assert errors[True, "sent"] < bound * errors[False, "sent"]
@@ -194,14 +198,14 @@ def refused(task: Task, seen: Observation, public: Batch, reason: str) -> None:
 
 def test_clients_that_give_no_statistics_are_refused(victim: Victim, rows: Batch) -> None:
     task, sent = normalised()
-    kept = train_client(task, sent, rows[:2], batch_statistics="kept")
-    refused(task, kept, rows, "kept its running statistics (batch_statistics = 'kept')")
-    blind = kept.knowledge.model_copy(update={"train_mode": None})
-    refused(task, replace(kept, knowledge=blind), rows, "batch_statistics = 'kept'")
+    observation = train_client(task, sent, rows[:2], batch_statistics="kept")
+    refused(task, observation, rows, "kept its running statistics (batch_statistics = 'kept')")
+    blind = observation.knowledge.model_copy(update={"train_mode": None})
+    refused(task, replace(observation, knowledge=blind), rows, "batch_statistics = 'kept'")
     still = train_client(task, sent, rows[:2], train_mode=False)
     refused(task, still, rows, "the client was in evaluation mode")
     buffers = {name: value for name, value in sent.items() if name not in still.received}
-    foreign = replace(kept, received=still.received | buffers)  # unchanged, yet sent
+    foreign = replace(observation, received=still.received | buffers)  # unchanged, yet sent
     refused(task, foreign, rows, "the client was in evaluation mode")
     lenet, seen = victim(rows[:1], classes=4)
     refused(lenet, seen, rows, "no normalisation layer that keeps running statistics")

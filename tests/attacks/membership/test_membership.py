@@ -58,21 +58,21 @@ def scores(task: Task, statistic: str, network: nn.Module | None = None) -> torc
         Knowledge(num_examples=MEMBERS + 2, learning_rate=0.1),
     )
     attack = Membership(statistic=statistic)  # type: ignore[arg-type]
-    found = attack.reconstruct([seen], task, [RNG], Job(candidates=lambda: ROWS[:30]))
-    assert found[0].scores is not None
-    return found[0].scores
+    recovered = attack.reconstruct([seen], task, [RNG], Job(candidates=lambda: ROWS[:30]))
+    assert recovered[0].scores is not None
+    return recovered[0].scores
 
 
 @pytest.mark.parametrize("statistic", ["likelihood", "residual"])
 def test_members_come_before_all_others(task: Task, statistic: str) -> None:
-    found = scores(task, statistic)
-    assert found[:MEMBERS].min() > found[MEMBERS:].max()
+    scored = scores(task, statistic)
+    assert scored[:MEMBERS].min() > scored[MEMBERS:].max()
 
 
 @pytest.mark.parametrize("statistic", ["gain", "cosine", "loss_change"])
 def test_members_are_scored_higher_on_average(task: Task, statistic: str) -> None:
-    found = scores(task, statistic)
-    assert found[:MEMBERS].mean() > found[MEMBERS:].mean()
+    scored = scores(task, statistic)
+    assert scored[:MEMBERS].mean() > scored[MEMBERS:].mean()
 
 
 def test_others_centre_the_scores_of_rows_that_nobody_used(task: Task) -> None:
@@ -84,8 +84,8 @@ def test_others_centre_the_scores_of_rows_that_nobody_used(task: Task) -> None:
         facts = Knowledge(num_examples=2, learning_rate=0.1, all_rows=True)
         seen.append(Observation(key, state(network), gradient, "gradient", facts))
     attack, job = Membership(statistic="others"), Job(candidates=lambda: ROWS[:30])
-    found = attack.reconstruct(seen, task, [RNG] * 5, job)
-    for client, one in enumerate(found):
+    recovered = attack.reconstruct(seen, task, [RNG] * 5, job)
+    for client, one in enumerate(recovered):
         assert one.scores is not None
         members, fresh = one.scores[2 * client : 2 * client + 2], one.scores[10:]
         assert members.mean() > fresh.mean() + fresh.std()
@@ -145,8 +145,8 @@ def test_the_loss_of_rows_used_in_each_round_drops(task: Task) -> None:
     attack = Membership(statistic="loss_drop")
     assert attack.grouped_by == "same_client"
     rounds = of_rounds(task, 3)
-    told = attack.reconstruct(rounds[::-1], task, [RNG] * 3, Job(candidates=lambda: ROWS))
-    first, second, third = (one.scores for one in reversed(told))
+    recovered = attack.reconstruct(rounds[::-1], task, [RNG] * 3, Job(candidates=lambda: ROWS))
+    first, second, third = (one.scores for one in reversed(recovered))
     assert first is not None
     assert second is not None
     assert third is not None
@@ -159,12 +159,12 @@ def test_scores_add_up_over_the_rounds_of_the_same_rows(task: Task) -> None:
     rounds = of_rounds(task, 3)
     job = Job(candidates=lambda: ROWS)
     alone = Membership().reconstruct(rounds[:1], task, [RNG], job)[0].scores
-    told = Membership(over_rounds=True).reconstruct(rounds, task, [RNG] * 3, job)
-    last = told[2].scores
+    recovered = Membership(over_rounds=True).reconstruct(rounds, task, [RNG] * 3, job)
+    last = recovered[2].scores
     assert alone is not None
     assert last is not None
     standard = (alone - alone.mean()) / alone.std()
-    torch.testing.assert_close(told[0].scores, standard)
+    torch.testing.assert_close(recovered[0].scores, standard)
     assert last[:MEMBERS].mean() > 2 * standard[:MEMBERS].mean()
 
 
@@ -176,8 +176,8 @@ def test_the_loss_is_that_of_each_row_alone(task: Task) -> None:
 
 def test_t_values_of_orthogonal_gradients_are_their_shares() -> None:
     update = torch.zeros(100).index_add_(0, torch.arange(2), torch.tensor([1.0, 0.5]))
-    found = Regression.on(torch.eye(3, 100)).t_values(update)
-    assert found.tolist() == pytest.approx([1.0, 0.5, 0.0], rel=1e-6)
+    t = Regression.on(torch.eye(3, 100)).t_values(update)
+    assert t.tolist() == pytest.approx([1.0, 0.5, 0.0], rel=1e-6)
 
 
 def test_without_candidates_it_cannot_attack(task: Task) -> None:

@@ -33,8 +33,8 @@ def told(task: Task, sent: Tensors, batches: Sequence[Rows], of: str) -> list[to
         for number, rows in enumerate(batches, 1)
     ]
     attack = Properties(of=of)  # type: ignore[arg-type]
-    found = attack.reconstruct(seen, task, [RNG] * len(seen), Job())
-    return [one.scores for one in found if one.scores is not None]
+    recovered = attack.reconstruct(seen, task, [RNG] * len(seen), Job())
+    return [one.scores for one in recovered if one.scores is not None]
 
 
 def test_class_shares_add_up_over_the_rounds() -> None:

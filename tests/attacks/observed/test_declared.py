@@ -191,9 +191,9 @@ def test_noise_of_local_steps_is_known() -> None:
 def test_scale_and_noise_go_together() -> None:
     seen = made({"name": "gaussian_noise", "std": 0.1}, rank=60)
     value = seen.update()["w"]
-    own = denoised({"w": value}, frozenset({"w"}), seen, 60)["w"]
+    filtered = denoised({"w": value}, frozenset({"w"}), seen, 60)["w"]
     scaled = denoised({"w": 4 * value}, frozenset({"w"}), seen, 60, 0.25)["w"]
-    torch.testing.assert_close(scaled, 4 * own)
+    torch.testing.assert_close(scaled, 4 * filtered)
 
 
 def test_what_is_not_noisy_stays(bert: Victim, plain: Observation) -> None:

@@ -161,13 +161,15 @@ def test_an_adaptive_attack_counts_where_each_example_is_clipped(
     dp_sgd = {"name": "dp_sgd", "clip": 0.1, "noise_multiplier": 0.0}
     chain, network = build_chain([dp_sgd], ""), task.model(seen.sent)
     single = [chain.on_gradient(task.gradient(network, batch[i]), rng()) for i in range(8)]
-    assert all(squared_norm(own) == pytest.approx(0.01) for own in single)
-    mean = {name: torch.stack([own[name] for own in single]).mean(0) for name in single[0]}
+    assert all(squared_norm(gradient) == pytest.approx(0.01) for gradient in single)
+    mean = {
+        name: torch.stack([gradient[name] for gradient in single]).mean(0) for name in single[0]
+    }
     clipped = defended(seen, mean, dp_sgd)
     wrong = {}
     for adaptive in (False, True):
-        found = known_labels(clipped, task, rng(), Job(), adaptive=adaptive)
-        missed = found.bincount(minlength=10) - batch.labels.bincount(minlength=10)
+        counts = known_labels(clipped, task, rng(), Job(), adaptive=adaptive)
+        missed = counts.bincount(minlength=10) - batch.labels.bincount(minlength=10)
         wrong[adaptive] = int(missed.abs().sum())
     # A longer gradient is cut more, and counts for less than one example.
     assert wrong[True] <= 0.5 * wrong[False]
@@ -203,7 +205,7 @@ def test_an_adaptive_attack_counts_in_a_mean_of_defended_examples(
     task, seen = victim(batch, classes=classes, defense=(defense,))
     network, chain = task.model(seen.sent), build_chain((defense,), "defense")
     each = [chain.on_gradient(task.gradient(network, batch[i]), rng()) for i in range(4)]
-    mean = {name: torch.stack([one[name] for one in each]).mean(0) for name in each[0]}
+    mean = {name: torch.stack([gradient[name] for gradient in each]).mean(0) for name in each[0]}
     seen = replace(seen, received=mean)
     assert known_labels(seen, task, rng(), Job(), adaptive=True).tolist() == labels
     # Cut to some other length, it tells the same.

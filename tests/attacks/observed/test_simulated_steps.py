@@ -48,11 +48,11 @@ def test_a_client_takes_the_same_steps(
     network = task.model(seen.sent)
     parameters: Tensors = dict(network.named_parameters())
     plan = [torch.tensor(step) for step in PLAN]
-    found = unrolled_update(
+    tensors = unrolled_update(
         task, config, network, parameters, batch, plan, differentiable=differentiable
     )
-    assert found.keys() == expected.update.keys()
-    for name, value in found.items():
+    assert tensors.keys() == expected.update.keys()
+    for name, value in tensors.items():
         assert value.requires_grad == differentiable
         torch.testing.assert_close(value.detach(), expected.update[name], atol=1e-6, rtol=1e-4)
 

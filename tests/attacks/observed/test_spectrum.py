@@ -93,11 +93,11 @@ def test_completion_brings_the_span_nearer(sent: Callable[[Tensor], Tensor], gai
 
 def test_completed_signs_stay_signs() -> None:
     truth = low_rank()
-    found = completed(read(truth.sign()), RANK)
-    assert bool((found * truth.sign() >= 0).all())
+    filled = completed(read(truth.sign()), RANK)
+    assert bool((filled * truth.sign() >= 0).all())
     # Magnitudes are recovered as well: signs alone have a cosine of .8 with a normal variable.
     before = torch.cosine_similarity(truth.sign().flatten(), truth.flatten(), dim=0)
-    after = torch.cosine_similarity(found.flatten(), truth.flatten(), dim=0)
+    after = torch.cosine_similarity(filled.flatten(), truth.flatten(), dim=0)
     assert float(1 - after) < float(1 - before)
 
 
@@ -113,7 +113,7 @@ def test_a_tall_matrix_has_the_directions_of_a_wide_one() -> None:
     tall = torch.randn(90, 4, generator=rng) @ torch.randn(4, 30, generator=rng)
     tall = tall + 0.1 * torch.randn(90, 30, generator=rng)
     found, wide = spectrum(tall, 10), spectrum(tall.T, 10)
-    left = torch.linalg.svd(tall.double()).U[:, : found.rank]
+    basis = torch.linalg.svd(tall.double()).U[:, : found.rank]
     assert found.rank == wide.rank == 4
-    torch.testing.assert_close((left.T @ found.basis).abs(), torch.eye(4, dtype=torch.float64))
+    torch.testing.assert_close((basis.T @ found.basis).abs(), torch.eye(4, dtype=torch.float64))
     assert bool((found.cosines < wide.cosines).all())

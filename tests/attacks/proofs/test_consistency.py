@@ -86,11 +86,11 @@ def test_the_truth_is_told_from_others(
 def test_batches(gpt2: Victim) -> None:
     for defense in ("noise", "int8"):
         seen, truth = gpt2.capture([3, 4], FROZEN, DEFENSES[defense])
-        own = lines(truth)
-        assert is_consistent(gpt2, seen, own, [-1, -1])
-        assert is_consistent(gpt2, seen, own[::-1], [-1, -1])
-        assert not is_consistent(gpt2, seen, own[:1], [-1])
-        assert not is_consistent(gpt2, seen, [own[0], own[0]], [-1, -1])
+        guessed = lines(truth)
+        assert is_consistent(gpt2, seen, guessed, [-1, -1])
+        assert is_consistent(gpt2, seen, guessed[::-1], [-1, -1])
+        assert not is_consistent(gpt2, seen, guessed[:1], [-1])
+        assert not is_consistent(gpt2, seen, [guessed[0], guessed[0]], [-1, -1])
 
 
 def test_a_line_that_predicts_nothing_explains_nothing(gpt2: Victim) -> None:

@@ -57,10 +57,10 @@ def test_the_steps_prove_the_sentences_in_any_order(
     seen, truth = captured(gpt2, [3, 7, 5], batch_size=batch, local_steps=steps, **options)
     test = unrolled(gpt2, seen)
     assert test is not None
-    own = lines(truth)
-    assert test.proof(own[::-1]).holds
+    guessed = lines(truth)
+    assert test.proof(guessed[::-1]).holds
     for place in range(3):
-        wrong = [[*line] for line in own]
+        wrong = [[*line] for line in guessed]
         wrong[place][1] = 9 if wrong[place][1] != 9 else 8
         assert not test.proof(wrong).holds
 

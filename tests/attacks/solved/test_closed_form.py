@@ -32,8 +32,8 @@ Pictures = Callable[..., Batch]
 
 def invert(task: Task, seen: Observation, auxiliary: Batch | None = None) -> Reconstruction:
     job = Job() if auxiliary is None else Job(auxiliary=lambda: auxiliary)
-    (found,) = ClosedForm().reconstruct([seen], task, [torch.Generator().manual_seed(0)], job)
-    return found
+    (recovered,) = ClosedForm().reconstruct([seen], task, [torch.Generator().manual_seed(0)], job)
+    return recovered
 
 
 def error(found: Reconstruction, batch: Batch) -> float:
@@ -64,15 +64,15 @@ def test_recovers_the_image_and_its_label(
 ) -> None:
     batch = pictures(1, 6, channels=channels, size=size)
     task, seen = victim(batch)
-    found = invert(task, seen)  # a client in float32
-    assert error(found, batch) < 1e-7
-    assert (found.guess.inputs.dtype, found.guess.labels.tolist()) == (torch.float32, [6])
-    assert found.confidence == ("certified",)
-    assert (found.steps, found.expired) == (3, False)
-    found = invert(task, exact(task, seen, batch))
-    assert error(found, batch) < 1e-12
-    assert found.objective is not None
-    assert found.objective < 1e-7  # pixels are float32
+    recovered = invert(task, seen)  # a client in float32
+    assert error(recovered, batch) < 1e-7
+    assert (recovered.guess.inputs.dtype, recovered.guess.labels.tolist()) == (torch.float32, [6])
+    assert recovered.confidence == ("certified",)
+    assert (recovered.steps, recovered.expired) == (3, False)
+    recovered = invert(task, exact(task, seen, batch))
+    assert error(recovered, batch) < 1e-12
+    assert recovered.objective is not None
+    assert recovered.objective < 1e-7  # pixels are float32
 
 
 def test_recovers_the_image_from_a_trained_model(victim: Victim, pictures: Pictures) -> None:
@@ -83,11 +83,11 @@ def test_recovers_the_image_from_a_trained_model(victim: Victim, pictures: Pictu
     before, after = (task.loss(task.model(s.sent), rows).item() for s in (seen, later))
     assert after < 0.7 * before
     network = task.model(later.sent)
-    found = invert(task, replace(later, received=task.gradient(network, batch)))
-    assert error(found, batch) < 1e-5
-    found = invert(task, exact(task, later, batch))
-    assert error(found, batch) < 1e-8
-    assert found.confidence == ("certified",)
+    recovered = invert(task, replace(later, received=task.gradient(network, batch)))
+    assert error(recovered, batch) < 1e-5
+    recovered = invert(task, exact(task, later, batch))
+    assert error(recovered, batch) < 1e-8
+    assert recovered.confidence == ("certified",)
 
 
 def test_dead_features_keep_their_digits(victim: Victim, pictures: Pictures) -> None:
@@ -95,8 +95,8 @@ def test_dead_features_keep_their_digits(victim: Victim, pictures: Pictures) -> 
     task, seen = victim(batch)
     # Outputs of the last convolution fall to 1e-12 and less, as training with a large step does.
     sent = {k: v - 25 if k == "body.4.bias" else v for k, v in seen.sent.items()}
-    found = invert(task, exact(task, replace(seen, sent=sent), batch))
-    assert error(found, batch) < 1e-8
+    recovered = invert(task, exact(task, replace(seen, sent=sent), batch))
+    assert error(recovered, batch) < 1e-8
 
 
 def test_a_changed_update_is_not_certified(victim: Victim, pictures: Pictures) -> None:
@@ -110,12 +110,12 @@ def test_a_changed_update_is_not_certified(victim: Victim, pictures: Pictures) -
         "pruned": {k: v * (v.abs() > 0.1) for k, v in seen.received.items()},
     }
     for kind, received in changes.items():
-        found = invert(task, replace(seen, received=received))
-        assert found.confidence == ("guess",), kind
-        assert found.objective is not None
-        assert found.objective > 1e-3, kind
-        assert error(found, batch) > 1e-3, kind
-        assert found.guess.inputs.isfinite().all(), kind
+        recovered = invert(task, replace(seen, received=received))
+        assert recovered.confidence == ("guess",), kind
+        assert recovered.objective is not None
+        assert recovered.objective > 1e-3, kind
+        assert error(recovered, batch) > 1e-3, kind
+        assert recovered.guess.inputs.isfinite().all(), kind
 
 
 @pytest.mark.parametrize(
@@ -140,18 +140,20 @@ def test_a_distorted_update_of_a_trained_model_beats_the_mean_image(
     chain, draw = build_chain((defense,), "defense"), torch.Generator().manual_seed(0)
     update = chain.on_gradient(task.gradient(task.model(seen.sent), batch), draw)
     update = chain.on_update(chain.on_sum(update, draw), draw)
-    found = invert(task, replace(seen, received=update), auxiliary)
+    recovered = invert(task, replace(seen, received=update), auxiliary)
     prior = float((auxiliary.inputs.mean(0) - batch.inputs).square().mean())
-    assert error(found, batch) <= share * prior
-    assert found.confidence == ("guess",)
-    assert bool(found.note) == (share > 1)
+    assert error(recovered, batch) <= share * prior
+    assert recovered.confidence == ("guess",)
+    assert bool(recovered.note) == (share > 1)
 
 
 def test_a_float16_wire_still_yields_every_byte(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(1, 6)
     task, seen = victim(batch)
-    found = invert(task, replace(seen, received={k: v.half() for k, v in seen.received.items()}))
-    assert error(found, batch) < (0.5 / 255) ** 2
+    recovered = invert(
+        task, replace(seen, received={k: v.half() for k, v in seen.received.items()})
+    )
+    assert error(recovered, batch) < (0.5 / 255) ** 2
 
 
 def test_weights_are_coarser_than_a_gradient(victim: Victim, pictures: Pictures) -> None:
@@ -190,9 +192,9 @@ def test_another_activation_and_other_convolutions(
     monkeypatch.setitem(IMAGE_MODELS, "bent", Bent)
     batch = pictures(1, 3, size=8)
     task, seen = victim(batch, model="bent")
-    found = invert(task, exact(task, seen, batch))
-    assert error(found, batch) < 1e-12
-    assert found.confidence == ("certified",)
+    recovered = invert(task, exact(task, seen, batch))
+    assert error(recovered, batch) < 1e-12
+    assert recovered.confidence == ("certified",)
 
 
 def test_only_for_one_image(victim: Victim, pictures: Pictures) -> None:
@@ -205,9 +207,9 @@ def test_only_for_one_image(victim: Victim, pictures: Pictures) -> None:
 def test_a_linear_layer_that_takes_the_image_yields_it(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(1, 3)
     task, seen = victim(batch, model="mlp")
-    found = invert(task, seen)
-    assert error(found, batch) < 1e-12
-    assert found.confidence == ("certified",)
+    recovered = invert(task, seen)
+    assert error(recovered, batch) < 1e-12
+    assert recovered.confidence == ("certified",)
 
 
 def test_other_models_are_refused(victim: Victim, pictures: Pictures) -> None:
@@ -277,9 +279,9 @@ def test_cifar(victim: Victim) -> None:
     assert isinstance(rows.inputs, torch.Tensor)
     for image, label in zip(rows.inputs, rows.labels, strict=True):
         batch = Batch(image[None].float() / 255, label[None])
-        found = invert(*victim(batch))
-        assert error(found, batch) < 1e-7
-        assert found.confidence == ("certified",)
+        recovered = invert(*victim(batch))
+        assert error(recovered, batch) < 1e-7
+        assert recovered.confidence == ("certified",)
 
 
 @pytest.mark.parametrize("noise", [1e-5, 1e-3])

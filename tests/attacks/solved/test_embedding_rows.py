@@ -221,8 +221,8 @@ def test_arrangement_puts_unique_words_in_place() -> None:
         torch.stack([shares[0] + shares[1], shares[2] + shares[3], shares[4]]),
     )
     for count, lengths in ((2, None), (None, None), (2, [3, 2])):
-        found = arrangement(words, positions, count, lengths)
-        assert [sorted(line[p] for line in found if len(line) > p) for p in range(3)] == [
+        order = arrangement(words, positions, count, lengths)
+        assert [sorted(line[p] for line in order if len(line) > p) for p in range(3)] == [
             [0, 1],
             [2, 3],
             [4],

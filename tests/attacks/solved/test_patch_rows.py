@@ -29,10 +29,10 @@ def test_an_image_is_exact_and_certified(
 ) -> None:
     batch = pictures(1, 6, channels=channels, size=size)
     for step_size in (None, 0.1):  # a gradient, and weights after one step
-        found = solved(*victim(batch, model="vit", step_size=step_size))
-        assert float((found.guess.inputs - batch.inputs).abs().max()) < 0.002
-        assert found.guess.labels.tolist() == [6]
-        assert found.confidence == ("certified",)
+        recovered = solved(*victim(batch, model="vit", step_size=step_size))
+        assert float((recovered.guess.inputs - batch.inputs).abs().max()) < 0.002
+        assert recovered.guess.labels.tolist() == [6]
+        assert recovered.confidence == ("certified",)
 
 
 def test_an_image_of_a_trained_network(victim: Victim, pictures: Pictures) -> None:
@@ -48,9 +48,9 @@ def test_an_image_of_a_trained_network(victim: Victim, pictures: Pictures) -> No
         optimizer.step()
     assert float(loss.detach()) < before
     later = replace(seen, sent=state(network), received=task.gradient(network, batch))
-    found = solved(task, later)
-    assert float((found.guess.inputs - batch.inputs).abs().max()) < 0.002
-    assert found.confidence == ("certified",)
+    recovered = solved(task, later)
+    assert float((recovered.guess.inputs - batch.inputs).abs().max()) < 0.002
+    assert recovered.confidence == ("certified",)
 
 
 def test_a_changed_update_is_not_certified(victim: Victim, pictures: Pictures) -> None:
@@ -61,9 +61,9 @@ def test_a_changed_update_is_not_certified(victim: Victim, pictures: Pictures) -
             name: value + scale * value.std() * torch.randn(value.shape, generator=rng)
             for name, value in seen.received.items()
         }
-        found = solved(task, replace(seen, received=noisy))
-        assert found.confidence == ("guess",)
-        assert found.guess.inputs.isfinite().all()
+        recovered = solved(task, replace(seen, received=noisy))
+        assert recovered.confidence == ("guess",)
+        assert recovered.guess.inputs.isfinite().all()
 
 
 def test_what_it_needs(victim: Victim, pictures: Pictures) -> None:

@@ -325,9 +325,13 @@ def test_the_first_layer_is_found_by_what_it_does(mlp: Victim, model: str, reaso
     task = Custom(mlp.task.spec.model_copy(update={"model": model}))
     network = task.build()
     if not reason:
-        found = find_first_linear(network, task, rng())
+        first_linear = find_first_linear(network, task, rng())
         name = "2" if model == "shifted" else "1"
-        assert (found.module, found.weight, found.bias) == (name, f"{name}.weight", f"{name}.bias")
+        assert (first_linear.module, first_linear.weight, first_linear.bias) == (
+            name,
+            f"{name}.weight",
+            f"{name}.bias",
+        )
         return
     with pytest.raises(CannotAttack, match=re.escape(reason)):
         find_first_linear(network, task, rng())

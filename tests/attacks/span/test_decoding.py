@@ -60,9 +60,9 @@ def test_frequent_words_are_a_batch_with_targets(gpt2: Victim) -> None:
     prior = gpt2.capture([20, 21, 22])[1]
     seen = replace(seen, knowledge=Knowledge(num_examples=1, auxiliary=True))
     job = Job(auxiliary=lambda: prior)
-    (found,) = Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], job)
-    assert "the most frequent words" in (found.note or "")
-    assert found.guess.labels.shape == found.guess.inputs.shape
+    (recovered,) = Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], job)
+    assert "the most frequent words" in (recovered.note or "")
+    assert recovered.guess.labels.shape == recovered.guess.inputs.shape
 
 
 def test_an_empty_sentence_in_the_span_is_no_answer(
@@ -72,8 +72,8 @@ def test_an_empty_sentence_in_the_span_is_no_answer(
     seen, truth = gpt2.capture([5], FROZEN)
     nothing = batch_of([lines(truth)[0][::25]], gpt2.task, [-1])
     assert not any(gpt2.task.examples(nothing).words)
-    found = Reconstruction(nothing, confidence=("in_span",))
-    monkeypatch.setattr(ExactSearch, "run", lambda _: found)
+    reconstruction = Reconstruction(nothing, confidence=("in_span",))
+    monkeypatch.setattr(ExactSearch, "run", lambda _: reconstruction)
     (guess,) = Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], Job())
     assert overlap(guess, lines(truth)) > 0.5
 
@@ -114,23 +114,25 @@ def test_the_statistic_of_a_true_input_is_what_noise_predicts() -> None:
     inputs = torch.randn(10, 96, generator=rng)
     slopes = torch.randn(10, 200, generator=rng)
     noise = 0.5 * torch.randn(96, 200, generator=rng)
-    one = Evidence(Layer(("layer",)), spectrum(inputs.T @ slopes + noise, 32))
-    true = one.statistic(inputs)
-    false = one.statistic(torch.randn(200, 96, generator=rng))
+    evidence = Evidence(Layer(("layer",)), spectrum(inputs.T @ slopes + noise, 32))
+    true = evidence.statistic(inputs)
+    false = evidence.statistic(torch.randn(200, 96, generator=rng))
     assert float(true.max()) < 0.3  # smaller than noise alone, as other errors are allowed for
     assert float(true.std()) < 0.3
     assert float(false.min()) > float(true.max()) + 1
-    one.fit(true, false[:100], false[100:], 0.5)
-    assert one.tells
-    assert float(one.ratio(true).min()) > 0 > float(one.ratio(false).max())
+    evidence.fit(true, false[:100], false[100:], 0.5)
+    assert evidence.tells
+    assert float(evidence.ratio(true).min()) > 0 > float(evidence.ratio(false).max())
 
 
 def test_a_layer_that_does_not_tell_has_no_strong_opinion() -> None:
     basis = torch.linalg.qr(torch.randn(16, 4)).Q.double()
-    one = Evidence(Layer(("layer",)), Spectrum(basis, torch.ones(4), torch.ones(4), 0.1, basis))
-    one.true = one.moved = one.absent = Normal(1.0, 0.5)
-    assert not one.tells
-    values = one.ratio(torch.linspace(-2, 4, 50))
+    evidence = Evidence(
+        Layer(("layer",)), Spectrum(basis, torch.ones(4), torch.ones(4), 0.1, basis)
+    )
+    evidence.true = evidence.moved = evidence.absent = Normal(1.0, 0.5)
+    assert not evidence.tells
+    values = evidence.ratio(torch.linspace(-2, 4, 50))
     assert bool((values[:-1] >= values[1:]).all())
 
 
@@ -141,10 +143,10 @@ def test_a_batch_is_explained_by_its_own_sentences(gpt2: Victim) -> None:
     assert isinstance(task, TextTask)
     candidates = [torch.tensor(line) for line in (*lines(others), *lines(truth))]
     match = GradientMatcher.of(seen, task, torch.device("cpu"), signs=False)
-    found = choose(match, candidates, 2)
-    assert Counter(map(tuple, listed(found))) == Counter(map(tuple, lines(truth)))
-    for index, line in enumerate(found.lines):
-        left = found.left(index)
+    pursuit = choose(match, candidates, 2)
+    assert Counter(map(tuple, listed(pursuit))) == Counter(map(tuple, lines(truth)))
+    for index, line in enumerate(pursuit.lines):
+        left = pursuit.left(index)
         own = match.gradient(line)
         weight = fitted(left, [own])
         rest = less(left, [own], weight)
@@ -199,14 +201,14 @@ def test_a_sentence_shows_in_what_the_others_leave(
     task = gpt2.task
     assert isinstance(task, TextTask)
     match = GradientMatcher.of(seen, task, torch.device("cpu"), signs=False)
-    found = choose(match, [torch.tensor(line) for line in lines(truth)], 2)
+    pursuit = choose(match, [torch.tensor(line) for line in lines(truth)], 2)
     traces = soft_traces(AttackedModel.of(seen, task), rows=True)
-    index = listed(found).index(lines(truth)[0])
-    own = traces.without(found.part(index), found.part(), task.max_length)
-    assert own.first is not None
+    index = listed(pursuit).index(lines(truth)[0])
+    rest = traces.without(pursuit.part(index), pursuit.part(), task.max_length)
+    assert rest.first is not None
     one, other = (
-        own.first.statistic(traces.layers.of_lines([own.first.layer], line[None])[0])[0, 1:-1]
-        for line in (found.lines[index], found.lines[1 - index])
+        rest.first.statistic(traces.layers.of_lines([rest.first.layer], line[None])[0])[0, 1:-1]
+        for line in (pursuit.lines[index], pursuit.lines[1 - index])
     )
     assert float(one.median()) < float(other.median()) - apart
 

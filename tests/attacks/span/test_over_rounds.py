@@ -147,7 +147,7 @@ def test_the_guess_that_explains_most_is_kept(gpt2: Victim) -> None:
 def test_rows_that_may_differ_are_attacked_round_by_round(gpt2: Victim) -> None:
     seen, _ = rounds(gpt2, 5, 2, 0.0, all_rows=None)
     attack = Span(over_rounds=True)
-    found = attack.reconstruct(seen, gpt2.task, [rng(), rng()], Job())
-    assert [guess.note for guess in found] == [ALONE] * 2
-    assert [guess.confidence for guess in found] == [("certified",)] * 2
+    recovered = attack.reconstruct(seen, gpt2.task, [rng(), rng()], Job())
+    assert [guess.note for guess in recovered] == [ALONE] * 2
+    assert [guess.confidence for guess in recovered] == [("certified",)] * 2
     assert (Span().grouped_by, attack.grouped_by) == ("each", "same_client")

@@ -29,7 +29,7 @@ def test_unknown_lengths_and_signs(
     kind: Kind, known: dict[str, Any], distance: str, form: str
 ) -> None:
     seen = Observation(CaptureKey(round=1, client=0), {}, {}, kind, Knowledge(**known))
-    found = stepped(TextObjective("l2", 0.0, "plain"), seen)
-    assert (found.distance, found.form) == (distance, form)
+    text_objective = stepped(TextObjective("l2", 0.0, "plain"), seen)
+    assert (text_objective.distance, text_objective.form) == (distance, form)
     cosine = TextObjective("cosine", 0.0, "plain")
     assert stepped(cosine, seen) == cosine

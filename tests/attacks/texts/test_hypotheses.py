@@ -105,18 +105,18 @@ def test_the_position_rows_show_the_longest(
 ) -> None:
     for row in range(8):
         seen, truth = bert.capture([row], *([defense] if defense else []))
-        (found,) = assume(bert, seen, labels=(0,))
-        assert found.lengths == (len(lines(truth)[0]),)
+        (hypothesis,) = assume(bert, seen, labels=(0,))
+        assert hypothesis.lengths == (len(lines(truth)[0]),)
     seen, truth = bert.capture([0, 1, 2], *([defense] if defense else []))
-    (found,) = assume(bert, seen, labels=(0, 0, 0))
-    assert found.lengths == (max(map(len, lines(truth))),) * 3
+    (hypothesis,) = assume(bert, seen, labels=(0, 0, 0))
+    assert hypothesis.lengths == (max(map(len, lines(truth))),) * 3
 
 
 def test_weights_show_them_too(bert: Victim) -> None:
     federation: dict[str, Any] = {"protocol": "fedavg", "learning_rate": 0.1, "local_steps": 2}
     seen, truth = bert.capture([1], **federation)
-    (found,) = assume(bert, seen, labels=(0,))
-    assert found.lengths == (len(lines(truth)[0]),)
+    (hypothesis,) = assume(bert, seen, labels=(0,))
+    assert hypothesis.lengths == (len(lines(truth)[0]),)
 
 
 def test_without_position_rows_all_lengths_are_tried(bert: Victim) -> None:

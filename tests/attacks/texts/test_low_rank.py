@@ -13,9 +13,9 @@ from tests.attacks.texts.cases import low, normal
 @pytest.mark.parametrize("rank", [5, 8, 15])
 def test_factors_of_a_lower_rank_are_exact(shape: tuple[int, int], rank: int) -> None:
     matrix = low(*shape, 5)
-    found = factor(matrix, rank)
-    assert found is not None
-    left, right = found
+    factors = factor(matrix, rank)
+    assert factors is not None
+    left, right = factors
     assert (left.shape, right.shape) == ((shape[0], rank), (shape[1], rank))
     torch.testing.assert_close(left @ right.T, matrix, rtol=0, atol=1e-12 * float(matrix.norm()))
 
@@ -37,15 +37,15 @@ def test_rounding_of_a_float32_gradient_is_no_rank() -> None:
     matrix = low(40, 30, 5)
     rounded = matrix.float().double()
     assert torch.linalg.matrix_rank(rounded) == 30
-    found = factor(rounded, 8)
-    assert found is not None
-    assert (found[0] @ found[1].T - matrix).norm() < 1e-6 * matrix.norm()
+    factors = factor(rounded, 8)
+    assert factors is not None
+    assert (factors[0] @ factors[1].T - matrix).norm() < 1e-6 * matrix.norm()
 
 
 def test_factors_of_zero_are_zero() -> None:
-    found = factor(torch.zeros(20, 20, dtype=torch.float64), 3)
-    assert found is not None
-    assert torch.equal(found[0] @ found[1].T, torch.zeros(20, 20, dtype=torch.float64))
+    factors = factor(torch.zeros(20, 20, dtype=torch.float64), 3)
+    assert factors is not None
+    assert torch.equal(factors[0] @ factors[1].T, torch.zeros(20, 20, dtype=torch.float64))
 
 
 def test_factors_draw_from_a_generator_of_their_own() -> None:

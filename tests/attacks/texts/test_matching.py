@@ -144,7 +144,7 @@ def test_frozen_parameters_do_not_count() -> None:
     kept: Tensors = {k: p for k, p in network.named_parameters() if not k.startswith(frozen)}
     model = Factored(Replay(task, network, kept))
     assert model.names == set(naive.compared(kept))
-    case.observed = [{name: own[name] for name in kept} for own in case.observed]
+    case.observed = [{name: tensor[name] for name in kept} for tensor in case.observed]
     for objective in (OBJECTIVES["cosine"], OBJECTIVES["l2"], OBJECTIVES["tanh"]):
         values = Matching(model, case.observed, objective, 16)(case.guess, case.batch)
         expected = torch.stack([case.naive(objective, victim, 0)[0] for victim in range(3)])
@@ -220,7 +220,7 @@ def test_free_of_the_scale_of_both_gradients(name: str) -> None:
     task = small("bert")
     network = task.build().double()
     louder = Replay(Louder(task.spec, cast(Any, None)), network, dict(network.named_parameters()))
-    scaled = [{key: 1000 * value for key, value in own.items()} for own in case.observed]
+    scaled = [{key: 1000 * value for key, value in tensor.items()} for tensor in case.observed]
     again = Matching(Factored(louder), scaled, objective, 16)(case.guess, case.batch)
     torch.testing.assert_close(again, values, rtol=1e-9, atol=0)
 
@@ -355,10 +355,10 @@ def zeroed(name: str, *endings: str) -> None:
     values = Matching(factored("bert", CLASSIFY, torch.float32), case.observed, objective, 16)(
         case.guess, case.batch
     )
-    (found,) = torch.autograd.grad(values.sum(), case.guess)
+    (gradient,) = torch.autograd.grad(values.sum(), case.guess)
     expected, slope = case.naive(objective, 0, 0)
     assert values.item() == pytest.approx(expected.item(), rel=1e-4)
-    assert (found[0, 0] - slope).norm() < 1e-4 * slope.norm()
+    assert (gradient[0, 0] - slope).norm() < 1e-4 * slope.norm()
 
 
 @pytest.mark.parametrize("surplus", [60.0, 200.0])

@@ -88,8 +88,8 @@ def test_matrices_alone_are_enough(bert: Victim) -> None:
     assert all(value.dim() == 2 for name, value in seen.received.items() if "Norm" not in name)
     with pytest.raises(CannotAttack, match="does not send the word embeddings"):
         bert.attack(seen)
-    told = seen.knowledge.model_copy(update={"labels": tuple(truth.labels.tolist())})
-    (guess,) = attack(bert, LAMP_COS, [replace(seen, knowledge=told)])
+    changed = seen.knowledge.model_copy(update={"labels": tuple(truth.labels.tolist())})
+    (guess,) = attack(bert, LAMP_COS, [replace(seen, knowledge=changed)])
     assert in_place(guess.guess, truth) == 1
     (exact,) = attack(bert, Span(), [seen])
     assert exact.confidence == ("certified",)
@@ -235,8 +235,8 @@ def test_unlike_updates_do_not_share_passes(bert: Victim) -> None:
     second, _ = look(bert, [1], frozen, client=1)
     third, _ = look(bert, [4, 5], client=2)
     guesses = attack(bert, LAMP(steps=2, starts=2, proposals=2), [first, third, second])
-    assert [len(own.guess) for own in guesses] == [1, 2, 1]
-    assert [len(lines(own.guess)[0]) for own in guesses][::2] == [7, 9]
+    assert [len(guess.guess) for guess in guesses] == [1, 2, 1]
+    assert [len(lines(guess.guess)[0]) for guess in guesses][::2] == [7, 9]
 
 
 # Ends

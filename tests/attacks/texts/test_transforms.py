@@ -20,10 +20,10 @@ def orders(first: int, last: int, total: int, count: int = 60, seed: int = 0) ->
 @pytest.mark.parametrize("words", range(1, 12))
 def test_only_words_move_and_no_order_comes_twice(words: int, padding: int) -> None:
     total = words + 2 + padding
-    found = orders(1, words, total)
-    assert found[0] == list(range(total))
-    assert len({tuple(order) for order in found}) == len(found) <= 60
-    for order in found:
+    shuffled = orders(1, words, total)
+    assert shuffled[0] == list(range(total))
+    assert len({tuple(order) for order in shuffled}) == len(shuffled) <= 60
+    for order in shuffled:
         assert sorted(order[1 : words + 1]) == list(range(1, words + 1))
         assert order[:1] + order[words + 1 :] == [0, *range(words + 1, total)]
 
@@ -64,8 +64,8 @@ def test_every_swap_is_drawn_about_equally_often() -> None:
     # Orders 1, 5, 9, ... are swaps; those of two words are all there is beside no change.
     counts: dict[tuple[int, ...], int] = {}
     for seed in range(600):
-        found = orders(1, 4, 6, 2, seed)
-        counts[tuple(found[-1])] = counts.get(tuple(found[-1]), 0) + 1
+        shuffled = orders(1, 4, 6, 2, seed)
+        counts[tuple(shuffled[-1])] = counts.get(tuple(shuffled[-1]), 0) + 1
     assert len(counts) == 7
     drawn = [count for order, count in counts.items() if order != tuple(range(6))]
     # Each of six has 2 chances in 16 of 600 draws: 75, with a standard error of 8.

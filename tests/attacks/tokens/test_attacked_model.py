@@ -85,11 +85,11 @@ def test_shorter_layers_are_those_of_a_shorter_text(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([5])
     assert isinstance(gpt2.task, TextTask)
     model = AttackedModel.of(seen, gpt2.task)
-    own = FirstLayers(model.network, [7, 8, 9], gpt2.task.max_length)
-    assert own.places is not None
+    first_layers = FirstLayers(model.network, [7, 8, 9], gpt2.task.max_length)
+    assert first_layers.places is not None
     assert model.layers.places is not None
-    assert len(model.layers.places) >= len(own.places)
+    assert len(model.layers.places) >= len(first_layers.places)
     assert model.usual_layers.places is not None
-    assert torch.equal(model.usual_layers.places, own.places)
-    assert model.usual_layers.tokens == own.tokens
-    assert model.usual_layers.contexts == own.contexts
+    assert torch.equal(model.usual_layers.places, first_layers.places)
+    assert model.usual_layers.tokens == first_layers.tokens
+    assert model.usual_layers.contexts == first_layers.contexts

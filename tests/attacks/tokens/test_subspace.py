@@ -53,12 +53,12 @@ def test_noise_of_known_size_is_cut_off() -> None:
 @pytest.mark.parametrize("tokens", [3, 20])
 def test_few_directions_bound_the_sine_from_below(tokens: int) -> None:
     inputs, exact = gradient(tokens)
-    found = span(exact)
-    assert found.outside is not None
+    subspace = span(exact)
+    assert subspace.outside is not None
     rng = torch.Generator().manual_seed(98)
     others = torch.cat([inputs, torch.randn(200, 32, generator=rng, dtype=torch.float64)])
-    sines, least = found.distance(others), found.least_distance(others)
+    sines, least = subspace.distance(others), subspace.least_distance(others)
     assert bool((least <= sines + 1e-9).all())
     assert float(least[tokens:].min()) > 10 * float(sines[:tokens].max())
-    bare = Subspace(found.basis, found.most)  # what the basis alone says
+    bare = Subspace(subspace.basis, subspace.most)  # what the basis alone says
     torch.testing.assert_close(sines, bare.distance(others), atol=1e-9, rtol=0)

@@ -45,9 +45,9 @@ def test_no_nearer_word_is_left_out(tokens: int) -> None:
         words = torch.arange(1, WORDS)
         true = [layers.of_tokens(words[[4 * at]], at % POSITIONS)[0] for at in range(tokens)]
         slopes = torch.randn(tokens, 3 * WIDTH, dtype=torch.float64)
-        found = span(torch.stack(true, 1).double() @ slopes)
-        assert found.rank == tokens
-        for seen in (found, Subspace(found.basis, found.most)):
+        subspace = span(torch.stack(true, 1).double() @ slopes)
+        assert subspace.rank == tokens
+        for seen in (subspace, Subspace(subspace.basis, subspace.most)):
             near = nearest_words(layers, seen, words, POSITIONS, 10)
             assert near is not None
             for position in range(POSITIONS):
@@ -61,5 +61,5 @@ def test_inputs_that_are_no_sums_are_not_swept() -> None:
     layers, _ = networks()
     twisted = layers.network.get_submodule("transformer.drop")
     twisted.register_forward_hook(lambda _m, _a, out: out * out.square().sum(-1, keepdim=True))
-    found = Subspace(torch.linalg.qr(torch.randn(WIDTH, 3, dtype=torch.float64)).Q, WIDTH)
-    assert nearest_words(layers, found, torch.arange(1, WORDS), POSITIONS, 10) is None
+    subspace = Subspace(torch.linalg.qr(torch.randn(WIDTH, 3, dtype=torch.float64)).Q, WIDTH)
+    assert nearest_words(layers, subspace, torch.arange(1, WORDS), POSITIONS, 10) is None

@@ -51,10 +51,10 @@ def test_without_a_sentence_its_rows_are_gone(bert: Victim) -> None:
     rows, truth = rows_of(bert, [3, 4])
     alone = [bert.capture([row])[0].received for row in (3, 4)]
     assert rows is not None
-    left = rows.without({name: alone[0][name] / 2 for name in (WORD, PLACE)})
-    assert torch.allclose(left.words, alone[1][WORD] / 2, atol=1e-8)
-    tokens, (_, line) = left.shortlist(1), lines(truth)
-    best = tokens[left.weights(tokens).argmax(1)][: len(line)]
+    rest = rows.without({name: alone[0][name] / 2 for name in (WORD, PLACE)})
+    assert torch.allclose(rest.words, alone[1][WORD] / 2, atol=1e-8)
+    tokens, (_, line) = rest.shortlist(1), lines(truth)
+    best = tokens[rest.weights(tokens).argmax(1)][: len(line)]
     assert best.tolist() == line
 
 
@@ -126,7 +126,7 @@ def test_a_sentence_under_noise(bert: Victim) -> None:
     (line,) = lines(truth)
     seen = replace(seen, knowledge=Knowledge(num_examples=1, lengths=(len(line),)))
     model = AttackedModel.of(seen, task)
-    found = decode(model, torch.Generator().manual_seed(0), Job(), rows=True)
-    assert found is not None
-    right = torch.tensor(lines(found.guess)[0]) == torch.tensor(line)
+    decoded = decode(model, torch.Generator().manual_seed(0), Job(), rows=True)
+    assert decoded is not None
+    right = torch.tensor(lines(decoded.guess)[0]) == torch.tensor(line)
     assert float(right.double().mean()) > 0.8

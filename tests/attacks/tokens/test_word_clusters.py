@@ -129,5 +129,5 @@ def test_it_says_nothing_where_it_cannot() -> None:
         position_biased_input=False,
     )
     relative = Deberta(config).eval()
-    found = FirstLayers(relative, [10, 20, 30], 11)
-    assert WordClusters.of(found, gradients(relative, lines), tokens, STOP, Job()) is None
+    first_layers = FirstLayers(relative, [10, 20, 30], 11)
+    assert WordClusters.of(first_layers, gradients(relative, lines), tokens, STOP, Job()) is None

@@ -83,6 +83,6 @@ def use(**changes: Any) -> UtilityRow:
 def only_section(rows: list[ScoreRow], utility: list[UtilityRow] | None = None) -> TaskFindings:
     cells = {"c0": cell(0), "c1": cell(1), "c2": cell(0, batch_size=4)}
     used = {r.cell for r in rows} | {u.cell for u in utility or []}
-    found = summarise(rows, utility or [], {name: cells[name] for name in sorted(used)})
-    (section,) = found.sections
+    findings = summarise(rows, utility or [], {name: cells[name] for name in sorted(used)})
+    (section,) = findings.sections
     return section

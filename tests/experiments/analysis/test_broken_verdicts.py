@@ -35,16 +35,16 @@ def even(clients: int, gain: float) -> Parts:
 @pytest.mark.parametrize("exact", [1, 2, 3, 5, 8])
 def test_sentences_that_came_back_verbatim_leak(clients: int, exact: int) -> None:
     # Before: "no leak found" for 1 of 60, 2 of 100, 3 of 200 and 3 of 500.
-    found = judged(texts(clients, exact), "text")
-    assert (found.word, found.grade) == ("leaks", "verbatim")
-    assert (found.verbatim.hit, found.verbatim.of) == (exact, clients)
-    assert 0 < found.verbatim.low < exact / clients
+    verdict = judged(texts(clients, exact), "text")
+    assert (verdict.word, verdict.grade) == ("leaks", "verbatim")
+    assert (verdict.verbatim.hit, verdict.verbatim.of) == (exact, clients)
+    assert 0 < verdict.verbatim.low < exact / clients
 
 
 def test_images_at_100_db_leak_however_few() -> None:
     # Before: "inconclusive".
-    found = judged(images(1000, 3), "image")
-    assert (found.word, found.grade, found.verbatim.hit) == ("leaks", "verbatim", 3)
+    verdict = judged(images(1000, 3), "image")
+    assert (verdict.word, verdict.grade, verdict.verbatim.hit) == ("leaks", "verbatim", 3)
     # The metric of exactness may not have been scored.
     psnr = {"psnr": images(1000, 3)["psnr"]}
     assert judged(psnr, "image").grade == "verbatim"
@@ -120,15 +120,15 @@ def test_labels_that_leak_for_sure_are_the_verdict() -> None:
     # Before: "inconclusive", and a note.
     rng = np.random.default_rng(5)
     labels = np.ones(96), (rng.random(96) < 0.1).astype(float), (rng.random(96) < 0.1).astype(float)
-    found = judged({**images(96, 0), LABELS: labels}, "image")
-    assert (found.word, found.grade) == ("labels leak", "class only")
+    verdict = judged({**images(96, 0), LABELS: labels}, "image")
+    assert (verdict.word, verdict.grade) == ("labels leak", "class only")
 
 
 def test_a_certificate_is_a_proof_and_a_wrong_one_is_flagged() -> None:
     # Every blind guess is exact now and then, so that an exact example alone proves nothing.
     rng = np.random.default_rng(6)
     hits = [(rng.random(40) < 0.2).astype(float) for _ in range(3)]
-    rouge = [np.where(one > 0, 1.0, 0.2 + 0.1 * rng.random(40)) for one in hits]
+    rouge = [np.where(hit > 0, 1.0, 0.2 + 0.1 * rng.random(40)) for hit in hits]
     parts: Parts = {"rougeL": rouge, "exact_match": hits}
     assert judged(parts, "text").grade != "verbatim"
     right = int(np.flatnonzero(hits[0])[0])
@@ -144,13 +144,13 @@ def test_more_recovered_clients_than_chance_explains_leak() -> None:
     # 7 of 200 clients at 45 dB are lost in the mean.
     psnr = [x.copy() for x in images(200, 0)["psnr"]]
     psnr[0][:7] = 45.0
-    found = judged({"psnr": psnr}, "image")
-    assert (found.word, found.grade, found.recovered.hit) == ("leaks", "recognisable", 7)
+    verdict = judged({"psnr": psnr}, "image")
+    assert (verdict.word, verdict.grade, verdict.recovered.hit) == ("leaks", "recognisable", 7)
     few = [x.copy() for x in images(200, 0)["psnr"]]
     few[0][:2] = 45.0
     open_ = judged({"psnr": few}, "image")
     assert open_.word == "not decided"
-    assert "recovered" in [one.kind for one in open_.reasons]
+    assert "recovered" in [reason.kind for reason in open_.reasons]
 
 
 def null(rng: np.random.Generator, kind: str, clients: int, quality: Floats | None) -> Floats:

@@ -65,10 +65,10 @@ def covered(kind: str, clients: int, runs: int) -> tuple[float, float]:
     owners = np.repeat(np.arange(clients), PER_CLIENT)
     held = given = 0
     for _ in range(runs):
-        found = mean(draw(rng, clients).ravel(), owners)
-        if found.low is not None and found.high is not None:
+        estimate = mean(draw(rng, clients).ravel(), owners)
+        if estimate.low is not None and estimate.high is not None:
             given += 1
-            held += found.low - 1e-9 <= true <= found.high + 1e-9
+            held += estimate.low - 1e-9 <= true <= estimate.high + 1e-9
     return held / max(given, 1), given / runs
 
 
@@ -92,10 +92,10 @@ def covered_unequal(sizes: tuple[int, ...], correlated: float, runs: int) -> flo
     held = 0
     for _ in range(runs):
         effect = correlated * rng.normal(size=len(sizes))
-        found = mean(effect[owners] + rng.normal(size=len(owners)), owners)
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 0 <= found.high
+        estimate = mean(effect[owners] + rng.normal(size=len(owners)), owners)
+        assert estimate.low is not None
+        assert estimate.high is not None
+        held += estimate.low <= 0 <= estimate.high
     return held / runs
 
 
@@ -120,9 +120,9 @@ def test_coverage_is_between_93_and_97_percent_or_exact() -> None:
 
 
 def test_a_difference_of_hits_has_the_exact_interval() -> None:
-    found = paired_difference(np.ones(60), np.zeros(60), np.arange(60))
-    assert found.low is not None
-    assert 0.8 < found.low < found.mean == found.high == 1.0
+    difference = paired_difference(np.ones(60), np.zeros(60), np.arange(60))
+    assert difference.low is not None
+    assert 0.8 < difference.low < difference.mean == difference.high == 1.0
     few = paired_difference(np.ones(3), np.zeros(3), np.arange(3))
     assert few.low is not None
     assert few.low < 0.0
@@ -134,10 +134,10 @@ def test_a_difference_of_hits_has_the_exact_interval() -> None:
 
 def test_an_interval_of_shares_ends_with_the_scale() -> None:
     shares = [1.0, 0.98, 0.97, 0.96, 0.3, 0.95]
-    found = mean(shares, range(6))
-    assert found.low is not None
-    assert found.high is not None
-    assert 0 < found.low < found.mean < found.high == 1.0
+    estimate = mean(shares, range(6))
+    assert estimate.low is not None
+    assert estimate.high is not None
+    assert 0 < estimate.low < estimate.mean < estimate.high == 1.0
     between = paired_difference(shares, [0.0, 0.01, 0.02, 0.0, 0.9, 0.03], range(6))
     assert between.low is not None
     assert between.high is not None
@@ -146,5 +146,5 @@ def test_an_interval_of_shares_ends_with_the_scale() -> None:
 
 
 def test_scores_that_are_alike_off_the_scale_have_no_interval() -> None:
-    found = mean([100.0, 100.0, 100.0, 100.0, 90.0, 95.0], range(6))
-    assert (found.low, found.high, found.interval_of) == (None, None, "none")
+    estimate = mean([100.0, 100.0, 100.0, 100.0, 90.0, 95.0], range(6))
+    assert (estimate.low, estimate.high, estimate.interval_of) == (None, None, "none")

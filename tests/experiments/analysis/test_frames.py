@@ -27,11 +27,11 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
 
 def test_a_missing_value_is_not_a_nan() -> None:
     rows = [row(value=None, client=0), row(value=math.nan, client=1), row(value=2.0, client=2)]
-    found = score_frame(rows, SETTINGS)
-    assert found.has_value.tolist() == [False, True, True]
-    assert found.value.tolist()[0] is None
-    assert math.isnan(found.value.tolist()[1])
-    assert found.certified.tolist() == [None] * 3
+    table = score_frame(rows, SETTINGS)
+    assert table.has_value.tolist() == [False, True, True]
+    assert table.value.tolist()[0] is None
+    assert math.isnan(table.value.tolist()[1])
+    assert table.certified.tolist() == [None] * 3
 
 
 def test_optional_numbers_stay_whole_numbers() -> None:

@@ -45,8 +45,8 @@ def test_a_lead_of_just_the_smallest_effect_is_no_leak() -> None:
 @pytest.mark.parametrize(("prior", "other"), [(-100.0, 0.0), (0.0, -100.0), (0.0, 0.0)])
 def test_a_bad_control_alone_makes_no_leak(prior: float, other: float) -> None:
     guess, base = noisy(100, 12.0, 1), noisy(100, 12.0, 2)
-    found = judged({"psnr": (guess, base + prior, base + other)}, "image")
-    assert found.word != "leaks"
+    verdict = judged({"psnr": (guess, base + prior, base + other)}, "image")
+    assert verdict.word != "leaks"
 
 
 def test_a_missing_control_makes_no_leak() -> None:
@@ -59,9 +59,9 @@ def test_a_missing_control_makes_no_leak() -> None:
 
 def test_one_client_under_many_seeds_is_one() -> None:
     whole = texts(8, 8)
-    found = judged(whole, "text", seeds=8)
-    assert (found.word, found.clients) == ("leaks", 1)
-    assert (found.verbatim.hit, found.verbatim.of, found.verbatim.examples) == (1, 1, 8)
+    verdict = judged(whole, "text", seeds=8)
+    assert (verdict.word, verdict.clients) == ("leaks", 1)
+    assert (verdict.verbatim.hit, verdict.verbatim.of, verdict.verbatim.examples) == (1, 1, 8)
     many = {"psnr": (noisy(40, 20.0), noisy(40, 12.0, 1), noisy(40, 12.0, 2))}
     assert judged(many, "image", seeds=10).word == "not decided"  # four clients
 
@@ -89,9 +89,9 @@ def test_one_client_with_most_examples_decides_nothing() -> None:
 
 @pytest.mark.parametrize("clients", [2, 1000])
 def test_one_sentence_of_any_number_leaks(clients: int) -> None:
-    found = judged(texts(clients, 1), "text")
-    assert (found.word, found.grade, found.verbatim.hit) == ("leaks", "verbatim", 1)
-    assert found.verbatim.of == clients
+    verdict = judged(texts(clients, 1), "text")
+    assert (verdict.word, verdict.grade, verdict.verbatim.hit) == ("leaks", "verbatim", 1)
+    assert verdict.verbatim.of == clients
     near = texts(clients, 1)
     near["rougeL"][1][-1] = 0.7  # a blind guess comes near, so that one hit may be chance
     assert judged(near, "text").grade != "verbatim"

@@ -142,8 +142,8 @@ def audits(count: int) -> Iterator[list[ScoreRow]]:
         job = Job(candidates=partial(rows.__getitem__, slice(CLIENTS * BATCH, None)))
         made = []
         for attack in ATTACKS:
-            told = attack.reconstruct(seen, task, [rng] * CLIENTS, job)
-            for client, one in enumerate(told):
+            recovered = attack.reconstruct(seen, task, [rng] * CLIENTS, job)
+            for client, one in enumerate(recovered):
                 assert one.scores is not None
                 for pretended in range(4 * client, 4 * client + 4):
                     values = ranked(float(one.scores[pretended]), one.scores[4 * CLIENTS :])

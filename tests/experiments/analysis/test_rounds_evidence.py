@@ -99,9 +99,9 @@ def test_the_norm_is_that_of_the_whole_update() -> None:
 
 
 def test_tables_of_other_parts_are_named_by_their_chapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Table("signals", "How loud.", ("cell",), (("c0",),))
+    table = Table("signals", "How loud.", ("cell",), (("c0",),))
     cells = {"c0": cell()}
-    monkeypatch.setitem(APPENDIX, "Signal", lambda run, given: made if "c0" in given else None)
+    monkeypatch.setitem(APPENDIX, "Signal", lambda run, given: table if "c0" in given else None)
     assert appendix(Path("run"), cells, "1-x")["Signal"].name == "1-x-signals"
     assert "Signal" not in appendix(Path("run"), {}, "1-x")
 
@@ -134,9 +134,10 @@ def test_norms_by_class_are_of_single_examples(tmp_path: Path) -> None:
 
 def test_limits_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
     who = {"run": "r", "defense": "sign", "defense_options": "{}"}
-    found = Feasibility("red", "tokens", (9, 4, 5), 3, "3 of 3 replies hold more")
+    feasibility = Feasibility("red", "tokens", (9, 4, 5), 3, "3 of 3 replies hold more")
     ranks = tuple(
-        RankLimit(**who, cell=name, attack="span", feasibility=found) for name in ("c0", "gone")
+        RankLimit(**who, cell=name, attack="span", feasibility=feasibility)
+        for name in ("c0", "gone")
     )
     write_json(tmp_path / "limits.json", LimitsRecord(ranks=ranks, successes=(), budgets=()))
     # c1 differs in its seed alone, and limits are those of the first one.

@@ -53,4 +53,4 @@ def test_three_members_beside_four_rows_hide_no_member(make_run: Make) -> None:
         sentences = dict(one.sentences)
         assert sentences["Members"].startswith("not shown to be told from fresh rows")
         assert sentences["What would change it"].startswith("a stronger attack, or more than")
-    assert all(one.word == "not attacked" for one in section.evidence.verdicts)
+    assert all(verdict.word == "not attacked" for verdict in section.evidence.verdicts)

@@ -21,14 +21,14 @@ def test_mean_median_and_the_worst_tenth_in_both_directions() -> None:
 
 
 def test_one_example_has_no_interval() -> None:
-    found = summary([3.0], [7], better="lower")
-    assert (found.n, found.mean, found.median, found.worst) == (1, 3.0, 3.0, 3.0)
-    assert (found.low, found.high, found.interval_of) == (None, None, "none")
+    estimate = summary([3.0], [7], better="lower")
+    assert (estimate.n, estimate.mean, estimate.median, estimate.worst) == (1, 3.0, 3.0, 3.0)
+    assert (estimate.low, estimate.high, estimate.interval_of) == (None, None, "none")
 
 
 def test_equal_values_have_no_interval_or_that_of_unseen_clients() -> None:
-    found = summary([30.0] * 6, [0, 0, 1, 1, 2, 2], better="higher")
-    assert (found.low, found.mean, found.high) == (None, 30.0, None)
+    estimate = summary([30.0] * 6, [0, 0, 1, 1, 2, 2], better="higher")
+    assert (estimate.low, estimate.mean, estimate.high) == (None, 30.0, None)
     hits = summary([1.0] * 6, [0, 0, 1, 1, 2, 2], better="higher")
     assert (hits.low, hits.high) == pytest.approx((0.025 ** (1 / 3), 1.0))
 
@@ -36,10 +36,10 @@ def test_equal_values_have_no_interval_or_that_of_unseen_clients() -> None:
 def test_clients_count_whole() -> None:
     # Within a client there is no spread, so that examples would give a far narrower interval.
     values, clients = np.repeat([0.0, 1.0, 2.0, 1.5, 0.2], 100), np.repeat([4, 1, 9, 2, 3], 100)
-    found = summary(values, clients, better="higher")
-    assert (found.interval_of, found.clusters) == ("clients", 5)
-    assert found.low is not None
-    assert found.low < 0
+    estimate = summary(values, clients, better="higher")
+    assert (estimate.interval_of, estimate.clusters) == ("clients", 5)
+    assert estimate.low is not None
+    assert estimate.low < 0
     single = summary(values, np.zeros(500), better="higher")
     assert (single.interval_of, single.clusters) == ("examples", 1)
     assert single.low is not None
@@ -48,13 +48,13 @@ def test_clients_count_whole() -> None:
 
 
 def test_four_clients_are_too_few() -> None:
-    found = summary(np.arange(8.0), np.repeat(np.arange(4), 2), better="higher")
-    assert (found.low, found.high, found.interval_of) == (None, None, "none")
+    estimate = summary(np.arange(8.0), np.repeat(np.arange(4), 2), better="higher")
+    assert (estimate.low, estimate.high, estimate.interval_of) == (None, None, "none")
 
 
 def test_the_mean_is_over_examples_however_unequal_the_clients() -> None:
-    found = summary([0.0] * 9 + [1.0], [0] * 9 + [1], better="higher")
-    assert found.mean == pytest.approx(0.1)
+    estimate = summary([0.0] * 9 + [1.0], [0] * 9 + [1], better="higher")
+    assert estimate.mean == pytest.approx(0.1)
 
 
 def test_names_are_clients_too() -> None:
@@ -88,36 +88,38 @@ def test_share_counts_the_threshold_and_clients_once() -> None:
 def test_a_paired_difference_is_sharper_than_two_means() -> None:
     rng = np.random.default_rng(0)
     base, clients = rng.normal(size=40) * 10, np.repeat(np.arange(10), 4)
-    found = paired_difference(base + 1 + 0.1 * rng.normal(size=40), base, clients)
-    assert (found.n, found.clusters, found.interval_of) == (40, 10, "clients")
-    assert found.mean == pytest.approx(1.0, abs=0.1)
-    assert found.low is not None
-    assert found.high is not None
-    assert 0.9 < found.low < found.mean < found.high < 1.1
+    difference = paired_difference(base + 1 + 0.1 * rng.normal(size=40), base, clients)
+    assert (difference.n, difference.clusters, difference.interval_of) == (40, 10, "clients")
+    assert difference.mean == pytest.approx(1.0, abs=0.1)
+    assert difference.low is not None
+    assert difference.high is not None
+    assert 0.9 < difference.low < difference.mean < difference.high < 1.1
 
 
 def test_a_difference_without_skew_is_the_t_test_of_the_clients_means() -> None:
     # Mirrored clients have no skewness.
     half = np.random.default_rng(0).normal(size=(4, 4))
     values = np.concatenate([half, -half]).ravel() + 0.3
-    found = paired_difference(values, np.full(32, -9.0), np.repeat(np.arange(8), 4), comparisons=5)
+    difference = paired_difference(
+        values, np.full(32, -9.0), np.repeat(np.arange(8), 4), comparisons=5
+    )
     error = 0.01 * (1 - 0.5 / 8)
     theirs = ttest_1samp(values.reshape(8, 4).mean(1) + 9, 0).confidence_interval(1 - error)
-    assert found.level == pytest.approx(0.99)
-    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
+    assert difference.level == pytest.approx(0.99)
+    assert (difference.low, difference.high) == pytest.approx((theirs.low, theirs.high))
 
 
 def test_skewness_widens_the_longer_side() -> None:
     values = np.array([0.1, 0.2, 0.15, 0.12, 0.9, 0.3]) + 5
-    found = summary(values, range(6), better="higher")
-    assert found.low is not None
-    assert found.high is not None
-    assert found.high - found.mean > 1.2 * (found.mean - found.low)
+    estimate = summary(values, range(6), better="higher")
+    assert estimate.low is not None
+    assert estimate.high is not None
+    assert estimate.high - estimate.mean > 1.2 * (estimate.mean - estimate.low)
 
 
 def test_a_difference_of_one_example_or_one_client() -> None:
-    one = paired_difference([1.0], [0.0], [0])
-    assert (one.mean, one.low, one.interval_of) == (1.0, None, "none")
+    difference = paired_difference([1.0], [0.0], [0])
+    assert (difference.mean, difference.low, difference.interval_of) == (1.0, None, "none")
     values = np.random.default_rng(0).normal(size=9)
     same_client = paired_difference(values, np.zeros(9), [4] * 9)
     assert (same_client.clusters, same_client.interval_of) == (1, "examples")
@@ -139,8 +141,8 @@ def test_the_exact_interval_of_a_rate() -> None:
 
 
 def test_a_record_survives_the_disk() -> None:
-    found = paired_difference([1.0, 2.0], [0.0, 0.0], [0, 1])
-    assert Difference.model_validate_json(found.model_dump_json()) == found
+    difference = paired_difference([1.0, 2.0], [0.0, 0.0], [0, 1])
+    assert Difference.model_validate_json(difference.model_dump_json()) == difference
 
 
 @pytest.mark.parametrize(

@@ -189,8 +189,8 @@ def test_utility_at_the_end_is_the_mean_over_the_last_tenth_of_the_rounds() -> N
 
 
 def test_a_diverged_model_is_strict_json() -> None:
-    found = summarise([row()], [use(value=float("nan"))], {"c0": cell()})
-    data = json.loads(canonical(found), parse_constant=pytest.fail)
+    findings = summarise([row()], [use(value=float("nan"))], {"c0": cell()})
+    data = json.loads(canonical(findings), parse_constant=pytest.fail)
     assert data["sections"][0]["utility"][0]["values"] == {"accuracy": "NaN"}
     assert "seconds" not in data["sections"][0]["results"][0]
 
@@ -230,7 +230,7 @@ def test_one_legend_names_each_defense_once_and_tells_all_apart() -> None:
     for label in ("none", *(f"Gaussian noise (std={std})" for std in stds)):
         assert figure.svg.count(f">{label}</text>") == 1
     drawn = strokes(section.places)
-    assert len({(one.colour, one.marker) for one in drawn.values()}) == len(drawn) == 4
+    assert len({(value.colour, value.marker) for value in drawn.values()}) == len(drawn) == 4
     assert drawn[DefenseInSetting("", "none", "[]")].colour == INK
 
 

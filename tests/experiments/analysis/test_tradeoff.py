@@ -116,7 +116,9 @@ def test_dp_sgd_is_not_tuned_to_a_setting_that_another_beats_in_both() -> None:
 def test_a_model_that_diverged_trades_nothing() -> None:
     diverged = (*noise(1.0), math.nan, 0.0)
     members = [(*noise(0.01), 0.05, 0.4), (*noise(0.1), 0.3, 0.2), diverged]
-    (family,), _ = [one.rows for one in tradeoff_tables(section_of(*members, NONE))]
+    (family,), _ = [
+        tradeoff_table.rows for tradeoff_table in tradeoff_tables(section_of(*members, NONE))
+    ]
     assert str(family[2]).startswith("0.72 [")  # .02 is two fifths of the way to std=0.01
     assert family[-1] == "between none (0.0 %) and std=0.01 (5.0 %)"
     (picture,) = pictures(section_of(*members, NONE), "p")

@@ -153,10 +153,14 @@ def test_labels_that_leak_are_a_word_of_their_own() -> None:
     )
     nulls = [*rows(lambda c, r: (c % 3 + r) / 10, metric=LABELS, **options), *swapped]
     whole = [*tried(), *works(**ADAPTED)]
-    found = verdict_of(whole, told(1, **ADAPTED), nulls)
-    assert (found.word, found.rows, found.grade) == ("labels leak", "no leak found", "class only")
-    assert found.strongest is not None
-    assert found.labels == found.strongest.attacker
+    verdict = verdict_of(whole, told(1, **ADAPTED), nulls)
+    assert (verdict.word, verdict.rows, verdict.grade) == (
+        "labels leak",
+        "no leak found",
+        "class only",
+    )
+    assert verdict.strongest is not None
+    assert verdict.labels == verdict.strongest.attacker
     # Granted labels are the baseline's too, and one more hit is within chance.
     granted = verdict_of(whole, told(1, **ADAPTED), told(1, **options), swapped)
     rare = verdict_of(whole, told(0.3, **ADAPTED), nulls)
@@ -189,8 +193,8 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
         else one
         for one in tried()
     ]
-    left = verdict_of(lost, works(**ADAPTED))
-    assert (left.word, "interrupted" in kinds(left)) == ("not decided", True)
+    verdict = verdict_of(lost, works(**ADAPTED))
+    assert (verdict.word, "interrupted" in kinds(verdict)) == ("not decided", True)
 
 
 def test_no_leak_needs_a_working_attack_that_is_adapted() -> None:
@@ -224,7 +228,7 @@ def test_equal_evidence_gives_equal_words() -> None:
 
 
 def test_what_was_not_attacked_or_has_no_baseline() -> None:
-    skipped = [replace(one, status="skipped") for one in rows(lambda *_: None)]
+    skipped = [replace(row, status="skipped") for row in rows(lambda *_: None)]
     assert verdict_of(skipped, prior()).word == "not attacked"
     assert verdict_of(skipped, prior()).reasons[0].numbers == {"skipped": 12.0}
     assert verdict_of(prior()).reasons[0].numbers == {}
@@ -255,8 +259,8 @@ def test_clients_that_all_score_alike_are_no_narrow_interval() -> None:
     # Exact attacks hit or miss: six misses do not show that a seventh would be one.
     missed = [rows(lambda *_: 0.0), rows(lambda *_: 0.0, control=OTHER_CLIENT)]
     empty = rows(lambda *_: 0.0, attack=PRIOR_ONLY, attack_options="{}")
-    found = verdict_of(*missed, empty)
-    assert (found.word, found.reasons[0].kind) == ("not decided", "wide")
+    verdict = verdict_of(*missed, empty)
+    assert (verdict.word, verdict.reasons[0].kind) == ("not decided", "wide")
     # Ninety are enough for one in twenty, at an error that gains and losses share.
     zero = dict.fromkeys((VictimKey(0, client, 0, 0, -1) for client in range(90)), 0.0)
     many = [
@@ -272,8 +276,8 @@ def test_clients_that_all_score_alike_are_no_narrow_interval() -> None:
 def test_an_attack_that_refuses_victims_falls_back_to_the_prior() -> None:
     # Good where it dares, on one client of six; a search gets .4 of everyone.
     daring = [
-        one if one.client == 0 else replace(one, value=None, status="skipped")
-        for one in rows(lambda *_: 0.85)
+        row if row.client == 0 else replace(row, value=None, status="skipped")
+        for row in rows(lambda *_: 0.85)
     ]
     search = [*rows(lambda c, _: 0.4 + c / 100, attack="tag"), *other(attack="tag")]
     verdict = verdict_of(daring, search, other(), prior())
@@ -331,10 +335,10 @@ def test_the_experiment_sets_the_smallest_effect() -> None:
 
 def test_a_lone_client_decides_nothing_by_its_mean() -> None:
     alone = [[one for one in part if one.client == 0] for part in (rows(strong), other(), prior())]
-    found = verdict_of(*alone)
-    assert (found.word, found.clients) == ("not decided", 1)
-    assert found.reasons[0].kind == "few_clients"
-    assert found.reasons[0].numbers == {"clients": 1.0, "needed": 5.0}
+    verdict = verdict_of(*alone)
+    assert (verdict.word, verdict.clients) == ("not decided", 1)
+    assert verdict.reasons[0].kind == "few_clients"
+    assert verdict.reasons[0].numbers == {"clients": 1.0, "needed": 5.0}
 
 
 def test_a_client_under_eight_seeds_is_one_client() -> None:
@@ -358,7 +362,7 @@ def test_other_rows_are_other_victims() -> None:
     assert gap.difference.mean == pytest.approx(-0.1)
     assert gap.difference.n == CLIENTS * ROUNDS
     other_rows = rows(lambda *_: 0.8, cell="c1", seed=1, defense="none")
-    moved = [replace(one, row=500 + (one.row or 0)) for one in other_rows]
+    moved = [replace(other_row, row=500 + (other_row.row or 0)) for other_row in other_rows]
     assert section_of(rows(strong, cell="c1", seed=1), moved).evidence.against_none == ()
 
 
@@ -482,7 +486,10 @@ def test_the_second_wrong_update_is_for_the_null_test_alone() -> None:
     plain = section_of(base)
     assert with_second.results == plain.results
     assert with_second.evidence.verdicts == plain.evidence.verdicts
-    assert [one.baseline for one in with_second.evidence.null_calls] == [SECOND_CLIENT, PRIOR_ONLY]
+    assert [null_call.baseline for null_call in with_second.evidence.null_calls] == [
+        SECOND_CLIENT,
+        PRIOR_ONLY,
+    ]
 
 
 def test_pairs_are_of_the_same_victims_alone() -> None:
@@ -500,7 +507,7 @@ def test_probes_and_skipped_jobs_are_no_victims() -> None:
     kept = list(rows(strong))
     extra = [
         *rows(lambda *_: 1.0, probe="member"),
-        *(replace(one, value=None) for one in rows(strong, seed=9)),
+        *(replace(row, value=None) for row in rows(strong, seed=9)),
     ]
     (found,) = scored(score_frame(kept + extra, {"c0": ""}), "rougeL")
     assert len(found.values) == CLIENTS * ROUNDS

@@ -45,9 +45,9 @@ def test_guesses_of_public_code_are_made_without_the_truth(
     assert "--name 'Inverting Gradients (public code)'" in capsys.readouterr().out
     bundle = open_bundle(images.bundle)
     submit_guesses(bundle, path.with_suffix(".safetensors"), "theirs", 1.0, tmp_path / "out")
-    made = grade(tmp_path / "out", images.truth)
-    assert made.n == 6
-    assert made.score == made.nulls["prior_only"]  # which is grey, too
+    graded = grade(tmp_path / "out", images.truth)
+    assert graded.n == 6
+    assert graded.score == graded.nulls["prior_only"]  # which is grey, too
 
 
 def test_length_and_class_are_read_off_the_update() -> None:

@@ -62,16 +62,16 @@ def pictures(count: int = 1, **more: torch.Tensor) -> Tensors:
 
 def test_an_exact_attack_is_graded_beside_its_nulls(submitted: Path, texts: Sealed) -> None:
     before = files_of(texts.truth)
-    made = grade(submitted, texts.truth)
-    assert (made.n, made.clients, made.exact, made.score.mean) == (6, 6, 6, 1.0)
-    assert made.score.low is not None
-    assert made.score.low > 0.5
-    assert set(made.nulls) == {"prior_only", "other_client"}
-    assert all(lead.low is not None and lead.low > 0.3 for lead in made.lead.values())
-    assert made.measured
-    assert made.cpu_seconds > 0
-    assert read_record(submitted / GRADE, Grade) == made.sealed()
-    assert grade(submitted, texts.truth) == made  # whoever is given the truth finds the same
+    graded = grade(submitted, texts.truth)
+    assert (graded.n, graded.clients, graded.exact, graded.score.mean) == (6, 6, 6, 1.0)
+    assert graded.score.low is not None
+    assert graded.score.low > 0.5
+    assert set(graded.nulls) == {"prior_only", "other_client"}
+    assert all(lead.low is not None and lead.low > 0.3 for lead in graded.lead.values())
+    assert graded.measured
+    assert graded.cpu_seconds > 0
+    assert read_record(submitted / GRADE, Grade) == graded.sealed()
+    assert grade(submitted, texts.truth) == graded  # whoever is given the truth finds the same
     assert files_of(texts.truth) == before
 
 
@@ -86,8 +86,8 @@ def test_a_file_of_texts_is_graded_as_its_tokens(
     path = tmp_path / "guesses.json"
     path.write_text(json.dumps(words))
     submit_guesses(open_bundle(texts.bundle), path, "theirs", 12.0, tmp_path / "out")
-    made = grade(tmp_path / "out", texts.truth)
-    assert (made.exact, made.measured, made.cpu_seconds) == (6, False, 12.0)
+    graded = grade(tmp_path / "out", texts.truth)
+    assert (graded.exact, graded.measured, graded.cpu_seconds) == (6, False, 12.0)
 
 
 def test_a_client_without_a_guess_counts_as_a_blank(images: Sealed, tmp_path: Path) -> None:
@@ -98,11 +98,11 @@ def test_a_client_without_a_guess_counts_as_a_blank(images: Sealed, tmp_path: Pa
 
 def test_membership_is_ranked_among_fresh_rows(members: Sealed, tmp_path: Path) -> None:
     submit_attack(open_bundle(members.bundle), {"name": "membership"}, tmp_path / "out")
-    made = grade(tmp_path / "out", members.truth)
-    assert made.metric == "membership_auc"
-    assert made.exact is None
-    assert {"other_client", "fresh_row"} <= set(made.nulls)
-    assert 0 <= made.score.mean <= 1
+    graded = grade(tmp_path / "out", members.truth)
+    assert graded.metric == "membership_auc"
+    assert graded.exact is None
+    assert {"other_client", "fresh_row"} <= set(graded.nulls)
+    assert 0 <= graded.score.mean <= 1
 
 
 def test_stated_certificates_and_statuses_are_not_believed(

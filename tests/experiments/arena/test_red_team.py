@@ -104,7 +104,7 @@ def test_no_bundle_holds_what_the_rows_follow_from(
     seeds = [seed, *(derive(seed, stage) for stage in ("partition", "weights", "candidates"))]
     hidden = [f"{seed:x}".encode(), cell.name.encode(), str(run.root.parent).encode()]
     hidden += [form for s in seeds for form in (str(s).encode(), s.to_bytes(8, "little"))]
-    salts = [salt for own in secret.salts.values() for salt in own]
+    salts = [salt for value in secret.salts.values() for salt in value]
     hidden += [form for salt in salts for form in (salt.encode(), bytes.fromhex(salt))]
     hidden += [sha256.encode() for sha256 in record.truth.values()]
     hidden += [member.sha256.encode() for member in cell.truth.clients()]

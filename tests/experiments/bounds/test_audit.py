@@ -34,10 +34,10 @@ def test_bounds_of_a_run(
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 0
-    told = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
     record = read_record(run.root / "audit.json", AuditRecord)
     nothing: dict[str, object] = {"membership": [], "properties": []}
-    assert told == {**nothing, "epsilon": record.model_dump(mode="json", exclude={"seal"})}
+    assert printed == {**nothing, "epsilon": record.model_dump(mode="json", exclude={"seal"})}
     assert [(row.defense, row.unit, row.round) for row in record.rows] == [
         (defense, unit, round_)
         for defense, unit in (("dp_sgd", "example"), ("dp_client", "update"))

@@ -91,22 +91,22 @@ def trial(
 
 @pytest.mark.parametrize("adjacency", ["replace", "zero_out"])
 def test_without_noise_scores_are_the_coins_for_updates(adjacency: str) -> None:
-    found = trial(DpClient(clip=0.5, noise_multiplier=0.0, adjacency=adjacency), 0)  # type: ignore[arg-type]
-    np.testing.assert_allclose(found.scores, np.stack([found.included] * 2, 1), atol=1e-5)
+    planted = trial(DpClient(clip=0.5, noise_multiplier=0.0, adjacency=adjacency), 0)  # type: ignore[arg-type]
+    np.testing.assert_allclose(planted.scores, np.stack([planted.included] * 2, 1), atol=1e-5)
 
 
 def test_without_noise_scores_are_the_coins_for_examples() -> None:
-    found = trial(DpSgd(clip=0.5, noise_multiplier=0.0), 0)
+    planted = trial(DpSgd(clip=0.5, noise_multiplier=0.0), 0)
     # Twelve clipped rows in random directions of 8,000 coordinates are all that disturbs them.
-    np.testing.assert_allclose(found.scores, np.stack([found.included] * 2, 1), atol=0.7)
-    assert found.shift == pytest.approx(2, abs=0.1)
+    np.testing.assert_allclose(planted.scores, np.stack([planted.included] * 2, 1), atol=0.7)
+    assert planted.shift == pytest.approx(2, abs=0.1)
 
 
 def test_sampled_scores_tell_the_batches() -> None:
-    found = trial(DpSgd(clip=0.5, noise_multiplier=0.0), 0, size=3, rounds=8)
-    taken = (found.scores > 0.5).mean(1)
-    assert taken[~found.included].max() == 0
-    assert taken[found.included].mean() == pytest.approx(0.25, abs=0.02)
+    planted = trial(DpSgd(clip=0.5, noise_multiplier=0.0), 0, size=3, rounds=8)
+    taken = (planted.scores > 0.5).mean(1)
+    assert taken[~planted.included].max() == 0
+    assert taken[planted.included].mean() == pytest.approx(0.25, abs=0.02)
 
 
 def test_canaries_are_orthogonal_unit_vectors() -> None:
@@ -135,15 +135,15 @@ def test_half_the_noise_on_updates_is_found_each_time(seeds: range) -> None:
     claim = Claim(1, 1.0, 0.7, 1e-5)
     for seed in seeds:
         wrong = HalfTheClientNoise(clip=0.5, noise_multiplier=1.4)
-        found = trial(wrong, seed, rounds=1, canaries=150)
-        assert gaussian_bound(found, claim) > claim.epsilon
+        planted = trial(wrong, seed, rounds=1, canaries=150)
+        assert gaussian_bound(planted, claim) > claim.epsilon
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_batches_without_a_draw_are_found_each_time(seeds: range) -> None:
     claim, defense = Claim(60, 1 / 12, 1.2, 1e-5), DpSgd(clip=0.5, noise_multiplier=1.2)
     for seed in seeds:
-        found = trial(defense, seed, size=1, rounds=60, sample=in_order, canaries=400)
-        assert gaussian_bound(found, replace(claim, rate=found.rate)) > claim.epsilon
+        planted = trial(defense, seed, size=1, rounds=60, sample=in_order, canaries=400)
+        assert gaussian_bound(planted, replace(claim, rate=planted.rate)) > claim.epsilon
     sound = trial(defense, 0, size=1, rounds=60, canaries=400)
     assert gaussian_bound(sound, replace(claim, rate=sound.rate)) < claim.epsilon

@@ -128,10 +128,10 @@ def test_noise_on_the_scale_of_one_gradient(
     make_run: Make,
 ) -> None:
     run = make_run(IMAGES, federation=federation, defenses=[{"chain": chain}])
-    found = noise(run.cells[0].config, 8)
-    assert found is not None
-    assert found.std == pytest.approx(std)
-    assert found.clipped == pytest.approx(nats)
+    declared = noise(run.cells[0].config, 8)
+    assert declared is not None
+    assert declared.std == pytest.approx(std)
+    assert declared.clipped == pytest.approx(nats)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_where_gradients_say_nothing(
     make_run: Make,
 ) -> None:
     run = make_run(IMAGES, federation=federation, defenses=[{"chain": chain}])
-    found = noise(run.cells[0].config, 8)
-    assert (found.single if found else None) == reason
+    declared = noise(run.cells[0].config, 8)
+    assert (declared.single if declared else None) == reason
 
 
 def test_bits_are_those_of_the_packed_reply(make_run: Make) -> None:

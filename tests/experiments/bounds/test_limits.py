@@ -46,7 +46,7 @@ def test_a_private_run_has_bounds_of_success(make_run: Make) -> None:
         assert one.value < whole.value < gaussian_bound(without.value, 2.0)
     assert len(table.rows) == 4
     kept = read_record(run.root / "limits.json", LimitsRecord)
-    assert [one.without for one in kept.successes] == [
+    assert [success.without for success in kept.successes] == [
         line[column["without"]].value  # type: ignore[union-attr]
         for line in table.rows
     ]
@@ -56,11 +56,11 @@ def test_a_private_run_has_bounds_of_success(make_run: Make) -> None:
 
 def test_what_a_defense_claims(make_run: Make) -> None:
     run = make_run(TEXT, defenses=[{"name": "dp_client", "clip": 1.0, "noise_multiplier": 3.0}])
-    found = mechanism(run.cells[0].config, 10)
-    assert found is not None
-    assert (found.unit, found.noise, found.rounds) == ("update", 1.5, 2)
+    bound = mechanism(run.cells[0].config, 10)
+    assert bound is not None
+    assert (bound.unit, bound.noise, bound.rounds) == ("update", 1.5, 2)
     exact = success_bound(0.1, steps=2, rate=1.0, noise_multiplier=1.5)
-    assert found.bound(0.1, 2) == exact == pytest.approx(gaussian_bound(0.1, math.sqrt(2) / 1.5))
+    assert bound.bound(0.1, 2) == exact == pytest.approx(gaussian_bound(0.1, math.sqrt(2) / 1.5))
     assert mechanism(make_run(TEXT, folder="b").cells[0].config, 10) is None
 
 
@@ -79,14 +79,14 @@ def test_a_captured_example_is_in_one_sum_of_each_pass(
     federation = {"protocol": "fedavg", "batch_size": 1, "local_epochs": 3, **changes}
     defense = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 2.0}
     run = make_run(IMAGES, federation=federation, defenses=[defense])
-    found = mechanism(run.cells[0].config, 8)
-    assert found is not None
-    assert found.bound(0.1, 1) == pytest.approx(gaussian_bound(0.1, mu / 2))
-    both, certain = found.bound(0.1, 2), gaussian_bound(0.1, math.sqrt(2) * mu / 2)
+    bound = mechanism(run.cells[0].config, 8)
+    assert bound is not None
+    assert bound.bound(0.1, 1) == pytest.approx(gaussian_bound(0.1, mu / 2))
+    both, certain = bound.bound(0.1, 2), gaussian_bound(0.1, math.sqrt(2) * mu / 2)
     if changes == {"client_rows": 0}:
         assert both == pytest.approx(certain)  # all rows are used in each round
     elif "local_steps" not in changes:
-        assert found.bound(0.1, 1) < both < certain
+        assert bound.bound(0.1, 1) < both < certain
 
 
 def test_bounds_hold_for_the_client_with_the_least_noise(make_run: Make) -> None:
@@ -165,7 +165,7 @@ def test_a_page_bounds_what_options_alone_tell(effect: float, make_run: Make) ->
     simulate(run)
     execute(run, ("attack", "score", "report"), quiet=True)
     (section,) = read_record(run.root / "summary.json", Findings).sections
-    words = {one.defense_options: one.word for one in section.evidence.verdicts}
+    words = {verdict.defense_options: verdict.word for verdict in section.evidence.verdicts}
     known = budgets(run.root, {cell.name: cell.config for cell in run.cells})
     assert [one.nats for one in known.values()] == [0.5, 1 / 800]
     both = brackets(section, known)

@@ -157,8 +157,8 @@ def test_options_of_training_replay_bit_for_bit(over: str, precision: str, make_
         assert training is not None
         lie = FederationConfig.model_fields[name].default
         lies[key] = f"with {name} = {training[name]!r}, but {lie!r} is declared"
-        told = record.knowledge.model_copy(update={"training": {**training, name: lie}})
-        note(cell, record.model_copy(update={"knowledge": told}))
+        changed = record.knowledge.model_copy(update={"training": {**training, name: lie}})
+        note(cell, record.model_copy(update={"knowledge": changed}))
     found = {finding.key: finding.faults for finding in examine(run).findings}
     assert {key for key, faults in found.items() if faults} == set(lies)
     for key, said in lies.items():

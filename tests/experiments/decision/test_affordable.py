@@ -39,7 +39,7 @@ def test_the_strongest_that_loses_no_more(tmp_path: Path, said: Said) -> None:
     assert noise.defense is not None
     assert noise.defense["std"] < 1e4
     assert noise.limit == "bracketed"
-    assert all(one.affordable == (one.costs[0].lost.mean <= 0.02) for one in noise.tried)
+    assert all(trial.affordable == (trial.costs[0].lost.mean <= 0.02) for trial in noise.tried)
     assert noise.at is not None
     assert noise.at.value == noise.defense["std"]
     assert sign.option is None

@@ -88,7 +88,7 @@ def test_the_answer(calibrated: Path) -> None:
     at = family.at_weakest
     assert at is not None
     assert at.reached[0].high < 0.5
-    assert all(one.word != "holds" for one in family.tried if one.index < at.index)
+    assert all(trial.word != "holds" for trial in family.tried if trial.index < at.index)
     (cost,) = family.costs
     assert cost.lost.n == 2  # the seed that is attacked and the one that only trains
     assert answer.chosen == 0

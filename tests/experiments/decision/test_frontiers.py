@@ -50,14 +50,14 @@ class Frontier:
 
     def holds(self, index: int) -> bool:
         """The truth: no attack has a mean at the limit, or exact examples of a quarter."""
-        mean = max(float(one[index]) for one in self.means.values())
-        share = max(float(one[index]) for one in self.shares.values())
+        mean = max(float(value[index]) for value in self.means.values())
+        share = max(float(value[index]) for value in self.shares.values())
         return mean < MEAN.limit and share < RARE
 
     def leaks(self, index: int) -> bool:
         """The truth: an attack has a mean above the limit, or any exact example."""
-        mean = max(float(one[index]) for one in self.means.values())
-        share = max(float(one[index]) for one in self.shares.values())
+        mean = max(float(value[index]) for value in self.means.values())
+        share = max(float(value[index]) for value in self.shares.values())
         return mean > MEAN.limit or share > 0
 
     def word(self, index: int) -> Word:

@@ -69,13 +69,13 @@ def test_a_wrong_claim_is_tried_and_given_up(victim: Any) -> None:
 
 
 def test_suited_says_what_runs_and_why_the_others_refuse(victim: Any) -> None:
-    found = fedsim.suited(victim)
-    assert {"span", "embedding_rows", "lamp"} <= set(found.attacks)
-    assert "public rows" in found.reasons["lti"]
-    assert "guesses no example. Run it in an experiment" in found.reasons["membership"]
-    assert "dlg" in found.others
-    assert "lti" in found._repr_html_()
-    assert str(found).splitlines()[0].endswith("runs")
+    suitability = fedsim.suited(victim)
+    assert {"span", "embedding_rows", "lamp"} <= set(suitability.attacks)
+    assert "public rows" in suitability.reasons["lti"]
+    assert "guesses no example. Run it in an experiment" in suitability.reasons["membership"]
+    assert "dlg" in suitability.others
+    assert "lti" in suitability._repr_html_()
+    assert str(suitability).splitlines()[0].endswith("runs")
 
 
 def test_any_network_of_images_with_a_loss() -> None:

@@ -127,9 +127,9 @@ def test_numbered_arrays_and_a_second_run_in_a_folder_of_its_own(
     )
     with pytest.raises(ConfigError, match="which model it is about"):
         fedsim.captured(tmp_path / "captures-2")
-    found = fedsim.captured(tmp_path / "captures-2", held.model, tokenizer=held.tokenizer)
-    first = next(iter(found))
-    assert len(found) == 2
+    captures = fedsim.captured(tmp_path / "captures-2", held.model, tokenizer=held.tokenizer)
+    first = next(iter(captures))
+    assert len(captures) == 2
     assert "by shape and order" in first.match
     assert first.claimed_examples == 7
     assert fedsim.attack(first, "span", quiet=True).texts == (SENTENCE,)
@@ -139,9 +139,9 @@ def test_adapters_need_their_base(held: Held, tmp_path: Path) -> None:
     lora = LoRA(rank=32, alpha=32.0, targets=("c_attn",), head=False)
     model = adapt(copy.deepcopy(held.model), lora)
     federate(held, model, adapters, tmp_path, model=model, tokenizer=held.tokenizer)
-    found = fedsim.captured(tmp_path / "captures")
-    assert found.task.spec.lora == LoRA(rank=32, alpha=32.0, targets=("c_attn",), head=True)
-    (victim, _) = found
+    captures = fedsim.captured(tmp_path / "captures")
+    assert captures.task.spec.lora == LoRA(rank=32, alpha=32.0, targets=("c_attn",), head=True)
+    (victim, _) = captures
     assert "28 tensors that were not sent come from base" in victim.match
     assert fedsim.attack(victim, "span", quiet=True).texts == (SENTENCE,)
     (tmp_path / "captures" / CaptureStore.BASE).unlink()

@@ -85,9 +85,9 @@ def test_an_attack_that_fails_is_a_line_of_suited(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(ATTACKS["dlg"], "guess", fail)
-    found = fedsim.suited(victim_of(Patches(encoder())))
-    assert found.reasons["dlg"] == "it fails (RuntimeError: no such kernel)"
-    assert {"inverting", "bayes"} <= set(found.attacks)
+    suitability = fedsim.suited(victim_of(Patches(encoder())))
+    assert suitability.reasons["dlg"] == "it fails (RuntimeError: no such kernel)"
+    assert {"inverting", "bayes"} <= set(suitability.attacks)
 
 
 class Positioned(Patches):

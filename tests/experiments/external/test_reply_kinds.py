@@ -221,21 +221,21 @@ def check_exact(found: Captured) -> None:
 def test_every_kind_of_reply_is_told_and_certified(
     kind: str, name: str, reply: Reply, tmp_path: Path
 ) -> None:
-    found = capture(tmp_path, reply)
-    assert {found.store.record(key).kind for key in found.store.keys()} == {kind}
-    check_exact(found)
+    captures = capture(tmp_path, reply)
+    assert {captures.store.record(key).kind for key in captures.store.keys()} == {kind}
+    check_exact(captures)
 
 
 @pytest.mark.parametrize("name", BFLOAT16)
 def test_bfloat16_is_captured_exactly(name: str, tmp_path: Path) -> None:
-    found = capture(tmp_path, BFLOAT16[name])
-    for key in found.store.keys():
-        seen = found.store.load(key)
+    captures = capture(tmp_path, BFLOAT16[name])
+    for key in captures.store.keys():
+        seen = captures.store.load(key)
         step = Step(seen.sent, key.client - 1000)
         wanted = step.each(lambda s, w, g: {"d": w - s, "s": RATE * g}.get(name[0], g))
         for tensor, value in seen.received.items():
             assert torch.equal(value, wanted[tensor].bfloat16().float())
-    for victim in found:
+    for victim in captures:
         assert victim.observation.received["a.weight"].dtype == torch.bfloat16
         guess = fedsim.attack(victim, "spear", budget=20, quiet=True)
         truth = image(victim.observation.key.client - 1000)
@@ -243,9 +243,9 @@ def test_bfloat16_is_captured_exactly(name: str, tmp_path: Path) -> None:
 
 
 def test_each_client_is_attacked_from_what_it_was_sent(tmp_path: Path) -> None:
-    found = capture(tmp_path, WEIGHTS["float32"], Grouped)
-    assert len({found.store.record(key).sent_sha256 for key in found.store.keys()}) == CLIENTS
-    check_exact(found)
+    captures = capture(tmp_path, WEIGHTS["float32"], Grouped)
+    assert len({captures.store.record(key).sent_sha256 for key in captures.store.keys()}) == CLIENTS
+    check_exact(captures)
 
 
 class Unbiased(Net):
@@ -263,9 +263,9 @@ def test_a_difference_whose_sign_is_open_is_tried_as_both(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(f"{__name__}.Net", Unbiased)
-    found = capture(tmp_path, DIFFERENCES[name])
-    check_exact(found)
-    attack_captures(found, ["spear"], 20, quiet=False)
+    captures = capture(tmp_path, DIFFERENCES[name])
+    check_exact(captures)
+    attack_captures(captures, ["spear"], 20, quiet=False)
     said = capsys.readouterr().out
     assert said.count("The reply was read as a difference") == CLIENTS
     assert said.count("cosine of its gradient 1.00 with this update") == CLIENTS
@@ -284,8 +284,8 @@ def test_the_owner_may_say_the_kind(tmp_path: Path) -> None:
 
 def test_what_the_server_says_itself_is_known(tmp_path: Path) -> None:
     config = {"lr": RATE, "Batch_Size": 32, "local-epochs": 2, "clipping_norm": 0.5, "x": [1, 2]}
-    found = capture(tmp_path, WEIGHTS["float32"], config=config)
-    record = found.store.record(found.store.keys()[0])
+    captures = capture(tmp_path, WEIGHTS["float32"], config=config)
+    record = captures.store.record(captures.store.keys()[0])
     assert record.config == {**config, "server-round": 1}
     known = record.knowledge
     assert (known.learning_rate, known.batch_size, known.local_steps) == (RATE, 32, None)
@@ -302,24 +302,24 @@ def test_what_clients_send_beside_their_update_is_kept(tmp_path: Path) -> None:
             "variates": ArrayRecord(step.gradient),
         }
 
-    found = capture(tmp_path, WEIGHTS["float32"], beside=beside)
-    record = found.store.record(found.store.keys()[0])
+    captures = capture(tmp_path, WEIGHTS["float32"], beside=beside)
+    record = captures.store.record(captures.store.keys()[0])
     assert set(record.beside) == {
         "embedding/mean",
         "blob/mask",
         *(f"variates/{name}" for name in Net().state_dict()),
     }
-    assert "variates/a.weight" not in found.store.load(record.key).received
-    check_exact(found)
+    assert "variates/a.weight" not in captures.store.load(record.key).received
+    check_exact(captures)
 
 
 def test_clients_that_did_not_train_leave_the_others_their_turn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = capture(
+    captures = capture(
         tmp_path, lambda step: OrderedDict(step.sent) if step.client < 2 else step.weights
     )
-    done = attack_captures(found, ["spear"], 20, quiet=False)
+    done = attack_captures(captures, ["spear"], 20, quiet=False)
     assert [sum(guess.certified) for guess in done.guesses.values()] == [1]
     assert set(done.refusals) == {(f"round-0001-client-100{i}", "spear") for i in range(2)}
     assert "so the client did not train" in capsys.readouterr().out
@@ -338,8 +338,8 @@ def test_a_capture_that_cannot_be_read_leaves_the_others_to_programs(
             return step.each(lambda s, w, g: torch.where(w == w.max(), torch.nan, w))
         return step.each(lambda s, w, g: w[..., :3])
 
-    found = capture(tmp_path, reply)
-    read = list(found)
+    captures = capture(tmp_path, reply)
+    read = list(captures)
     assert [one.observation.key.client for one in read] == [1000, 1002]
     assert all(fedsim.attack(one, "spear", quiet=True).certified == (True,) for one in read)
     said = capsys.readouterr().err
@@ -359,9 +359,9 @@ def test_replies_that_could_not_be_read_are_counted(
 
 
 def test_whole_numbers_are_named_as_such(tmp_path: Path) -> None:
-    found = capture(tmp_path, lambda step: step.each(lambda s, w, g: (100 * w).to(torch.int8)))
+    captures = capture(tmp_path, lambda step: step.each(lambda s, w, g: (100 * w).to(torch.int8)))
     with pytest.raises(ConfigError, match="all tensors are of whole numbers"):
-        next(iter(found))
+        next(iter(captures))
 
 
 def test_a_claimed_number_is_not_contradicted_by_uncertified_images(tmp_path: Path) -> None:
@@ -445,17 +445,19 @@ def test_sums_of_secagg_are_captured_once_and_have_another_rounds_null(
     first = store.load(store.keys()[0]).received["0"].numpy()
     assert np.allclose(first, mean, atol=5e-3)  # SecAgg+ rounds to a grid
     known = {"learning_rate": RATE, "local_steps": 1}
-    found = fedsim.captured(tmp_path, model, loss=loss, image_shape=SHAPE, knows=known)
-    attack_captures(found, ["inverting"], 1, quiet=False)
+    captures = fedsim.captured(tmp_path, model, loss=loss, image_shape=SHAPE, knows=known)
+    attack_captures(captures, ["inverting"], 1, quiet=False)
     said = capsys.readouterr().out
     assert "The reply is the mean of 3 clients." in said
     assert said.count("with another round's") == 2
 
 
 def test_a_single_sum_has_no_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = capture(tmp_path, lambda step: Step(step.sent, 0).weights)
-    assert [found.store.record(key).nodes for key in found.store.keys()] == [(1000, 1001, 1002)]
-    attack_captures(found, ["spear"], 5, quiet=False)
+    captures = capture(tmp_path, lambda step: Step(step.sent, 0).weights)
+    assert [captures.store.record(key).nodes for key in captures.store.keys()] == [
+        (1000, 1001, 1002)
+    ]
+    attack_captures(captures, ["spear"], 5, quiet=False)
     assert "no other update" in capsys.readouterr().out
 
 
@@ -471,8 +473,8 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path: Path) -> None:
 def test_nodes_of_64_bits_are_attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No signed column of a table holds the ids of half of Flower's nodes."""
     monkeypatch.setattr("server.grids.local._FIRST_NODE", 2**63 + 5)
-    found = capture(tmp_path / "captures", WEIGHTS["float32"])
-    assert [key.client for key in found.store.keys()] == [5, 6, 7]
+    captures = capture(tmp_path / "captures", WEIGHTS["float32"])
+    assert [key.client for key in captures.store.keys()] == [5, 6, 7]
     assert client_of(2**64 - 1) == 2**63 - 1
-    campaign = attack_captures(found, ["spear"], 20, quiet=True)
+    campaign = attack_captures(captures, ["spear"], 20, quiet=True)
     assert len(campaign.guesses) == CLIENTS

@@ -182,9 +182,9 @@ def test_a_run_folder_gives_its_plan_back(tmp_path: Path) -> None:
             },
         )
     )
-    made = Run.create(Plan(name="p", experiments=(config,)), tmp_path / "run")
+    run = Run.create(Plan(name="p", experiments=(config,)), tmp_path / "run")
     found = Run.open(tmp_path / "run")
-    assert found == made
+    assert found == run
     assert len(found.cells) == 4
     for cell in found.cells:
         assert json.loads((cell.folder / "cell.json").read_text())["seed"] == 0

@@ -36,27 +36,27 @@ PARTS: dict[str, Any] = {**ATTACKS, **DEFENSES, **METRICS}
 
 @pytest.mark.parametrize("name", PARTS)
 def test_each_option_of_a_part_has_its_line(name: str) -> None:
-    found = manual(name)
-    lines = found.text().splitlines()
+    page = manual(name)
+    lines = page.text().splitlines()
     fields = dataclasses.fields(PARTS[name])
-    assert [option.name for option in found.options] == [field.name for field in fields]
-    for option, field in zip(found.options, fields, strict=True):
+    assert [option.name for option in page.options] == [field.name for field in fields]
+    for option, field in zip(page.options, fields, strict=True):
         (line,) = [line for line in lines if line.startswith(f"  {field.name}: ")]
         assert option.required == (field.default is dataclasses.MISSING)
         if option.required:
             assert line.endswith("has to be given")
         elif field.default is not None:
             assert line.endswith(f"default {json.dumps(field.default)}")
-    assert PARTS[name].__doc__.split()[0] in found.about
-    assert "Attributes:" not in found.text()
+    assert PARTS[name].__doc__.split()[0] in page.about
+    assert "Attributes:" not in page.text()
 
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_each_option_of_a_section_has_its_line(name: str) -> None:
-    found = manual(name)
-    assert [option.name for option in found.options] == list(SECTIONS[name].model_fields)
-    for option in found.options:
-        assert re.search(rf"^  {option.name}: \S", found.text(), re.MULTILINE)
+    page = manual(name)
+    assert [option.name for option in page.options] == list(SECTIONS[name].model_fields)
+    for option in page.options:
+        assert re.search(rf"^  {option.name}: \S", page.text(), re.MULTILINE)
         assert option.required == SECTIONS[name].model_fields[option.name].is_required()
 
 
@@ -112,10 +112,10 @@ def test_as_one_json_object(
     monkeypatch.setattr(sys, "argv", ["fedsim", "describe", "prune", "--json"])
     with pytest.raises(SystemExit) as stop:
         cli.main()
-    told = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
     assert stop.value.code == 0
-    assert told["name"] == "prune"
-    assert {option["name"]: option["default"] for option in told["options"]} == {
+    assert printed["name"] == "prune"
+    assert {option["name"]: option["default"] for option in printed["options"]} == {
         "stage": "client",
         "fraction": None,
         "scope": "global",

@@ -142,9 +142,9 @@ def test_more_words_than_the_width_leave_no_room_for_a_proof(make_run: Make) -> 
 
 
 def test_a_line_has_the_number_that_decides() -> None:
-    found = Feasibility("amber", "tokens", (9, 4, 230), 125, "1 of 3 replies hold more")
+    feasibility = Feasibility("amber", "tokens", (9, 4, 230), 125, "1 of 3 replies hold more")
     line = "span           amber  tokens 9 (4 to 230) of 125: 1 of 3 replies hold more"
-    assert found.text("span") == line
+    assert feasibility.text("span") == line
 
 
 class Halves(Attack):

@@ -48,7 +48,7 @@ def test_it_prefers_the_order_of_sentences_that_it_never_saw(tmp_path: Path, tra
     assert (trained.texts, trained.heldout) == (380, 20)
     assert trained.perplexity < 200  # 1900 by chance
     task = task_of(table)
-    own = load_prior(str(tmp_path / "prior"), task, torch.device("cpu"))
+    language_prior = load_prior(str(tmp_path / "prior"), task, torch.device("cpu"))
     rng = torch.Generator().manual_seed(0)
     texts = load_rows("sentences", "test", modality="text").inputs
     assert isinstance(texts, tuple)
@@ -59,7 +59,7 @@ def test_it_prefers_the_order_of_sentences_that_it_never_saw(tmp_path: Path, tra
         mixed.append(torch.cat([line[:1], line[places], line[-1:]]))
     ids = pad_sequence(lines + mixed, batch_first=True)
     mask = pad_sequence(list(map(torch.ones_like, lines + mixed)), batch_first=True)
-    true, shuffled = own.loss(ids, mask).split(len(lines))
+    true, shuffled = language_prior.loss(ids, mask).split(len(lines))
     assert (true < shuffled).double().mean() > 0.9
 
 

@@ -149,7 +149,9 @@ def section(
         victims=8,
         clients=CLIENTS,
         levels=(),
-        results=tuple(result(one, main, share) for one in verdicts),
-        utility=tuple(utility(one, (seeds or {})[one.defense]) for one in verdicts if seeds),
+        results=tuple(result(verdict, main, share) for verdict in verdicts),
+        utility=tuple(
+            utility(verdict, (seeds or {})[verdict.defense]) for verdict in verdicts if seeds
+        ),
         evidence=Evidence(verdicts=verdicts, **none),
     )

@@ -66,8 +66,8 @@ def short(*verdicts: Verdict, **given: Any) -> str:
 def test_no_defense(word: Word, said: str, lead: str) -> None:
     (answer,) = answers(section(verdict(word)))
     assert answer.short == said
-    assert [one.lead for one in answer.statements] == [lead]
-    assert [one.word for one in answer.statements] == [word]
+    assert [statement.lead for statement in answer.statements] == [lead]
+    assert [statement.word for statement in answer.statements] == [word]
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_a_defense_that_holds_where_nothing_leaked_says_so() -> None:
 
 def test_holding_says_how_much_is_not_ruled_out() -> None:
     noise = verdict("no leak found", "gaussian_noise", NOISE)
-    told = answers(section(noise))[0].statements[0].detail
-    assert "the mean is at most 0.5 dB above a blind guess, and at most 31 % of clients" in told
-    assert "a stronger attack may still succeed" in told
+    detail = answers(section(noise))[0].statements[0].detail
+    assert "the mean is at most 0.5 dB above a blind guess, and at most 31 % of clients" in detail
+    assert "a stronger attack may still succeed" in detail
 
 
 def test_severity_is_said_first() -> None:
@@ -166,7 +166,10 @@ def test_severity_is_said_first() -> None:
         "an eavesdropper recovers 3 of 8 images verbatim; under Gaussian noise (std=0.01) guesses "
         "are better than blind ones, and recover none"
     )
-    assert [one.grade for one in answer.statements] == ["verbatim", "better than guessing"]
+    assert [statement.grade for statement in answer.statements] == [
+        "verbatim",
+        "better than guessing",
+    ]
     assert "3 of 8 clients verbatim, at least 30 % at 95 %" in answer.statements[0].lead
     assert overall([section(exact, mush)]) == (
         "No defense was shown to hold. Guesses are better than blind ones, and recover none, under "
@@ -210,11 +213,11 @@ def test_a_defense_that_was_hardly_tested_says_so() -> None:
     for word in words:
         noise = verdict(word, "gaussian_noise", NOISE, strongest=strongest)
         (answer,) = answers(section(bare, noise))
-        told = answer.statements[1].detail
-        assert told.startswith(
+        detail = answer.statements[1].detail
+        assert detail.startswith(
             "Hardly tested: DLG could attack 3 of 8 victims; the other 5 count as blind guesses. "
         )
-        assert "could not attack" not in told  # not said twice
+        assert "could not attack" not in detail  # not said twice
         assert ("(hardly tested" in answer.short) == (word == "not decided")
     half = verdict(
         "not decided",
@@ -333,11 +336,11 @@ SAME = {0: 0.5, 1: 0.6}
 def test_what_a_defense_that_holds_costs(defended: dict[int, float], brief: str, said: str) -> None:
     noise = verdict("no leak found", "gaussian_noise", NOISE)
     bare = {seed: SAME[seed] for seed in defended}
-    found = section(verdict("leaks"), noise, seeds={"none": bare, "gaussian_noise": defended})
-    (answer,) = answers(found)
+    findings = section(verdict("leaks"), noise, seeds={"none": bare, "gaussian_noise": defended})
+    (answer,) = answers(findings)
     assert f"hides the images{brief}, as far as these attacks tell" in answer.short
     assert said in answer.statements[1].detail
-    assert cost(found, noise) in answer.statements[1].detail
+    assert cost(findings, noise) in answer.statements[1].detail
     assert ("no measurable" in answer.short) == (brief == " at no measurable cost in accuracy")
 
 
@@ -347,12 +350,12 @@ def test_the_costs_at_the_top() -> None:
         verdict("not attacked", "prune", PRUNE),
     )
     one = {"none": {0: 0.5}, "gaussian_noise": {0: 0.3}, "prune": {0: 0.1}}
-    found = section(verdict("leaks"), noise, prune, seeds=one)
-    assert costs(found) == [
+    findings = section(verdict("leaks"), noise, prune, seeds=one)
+    assert costs(findings) == [
         "Gaussian noise (std=0.01) lowers accuracy from 0.500 to 0.300 in one training"
     ]
     start = utility(verdict("leaks"), {0: 0.1}).model_copy(update={"round": 0})
-    begun = found.model_copy(update={"utility": (start, *found.utility)})
+    begun = findings.model_copy(update={"utility": (start, *findings.utility)})
     assert costs(begun)[0].startswith(
         "accuracy rises from 0.100 to 0.500 over 1 round without a defense; Gaussian noise"
     )
@@ -413,8 +416,8 @@ def test_a_defense_gets_no_credit_where_nothing_leaked() -> None:
     holds = verdict("no leak found", "gaussian_noise", NOISE)
     words: tuple[Word, ...] = ("no leak found", "not decided", "not attacked")
     for word in words:
-        found = section(verdict(word), holds)
-        assert overall([found]) == (
+        findings = section(verdict(word), holds)
+        assert overall([findings]) == (
             "No defense was shown to hold. No leak was found under Gaussian noise (std=0.01), but "
             "none was shown without a defense either."
         )
@@ -446,5 +449,5 @@ def test_how_sure() -> None:
 
 
 def test_recovered_counts_over_all_victims() -> None:
-    found = section(verdict("leaks", victims=10))
-    assert recovered(found, found.evidence.verdicts[0]) == (6, 10)
+    findings = section(verdict("leaks", victims=10))
+    assert recovered(findings, findings.evidence.verdicts[0]) == (6, 10)

@@ -51,7 +51,7 @@ def run(tmp_path: Path) -> Path:
     write_rows(tmp_path / "membership.parquet", ScoreRow, rows)
     words = {"attack": "properties", "attack_options": '{"of":"words"}'}
     told = {"word_precision": 0.9, "word_recall": 0.4, "word_calibration": 0.03}
-    said = [one for k, v in told.items() for one in members("bare", v, metric=k, **words)]
+    said = [member for k, v in told.items() for member in members("bare", v, metric=k, **words)]
     off = {"attack": "properties", "attack_options": '{"of":"classes"}'}
     said += [
         *members("private", 0.1, metric="class_distance", **off),

@@ -16,7 +16,7 @@ def test_what_is_open_says_what_would_decide_it() -> None:
     open_ = verdict(
         "not decided", "gaussian_noise", NOISE, reasons=(Reason(kind="no_adaptive"), wide, never)
     )
-    found = section(verdict("leaks"), open_)
+    findings = section(verdict("leaks"), open_)
     limit = BudgetLimit(
         run="r",
         cell="c",
@@ -28,7 +28,7 @@ def test_what_is_open_says_what_would_decide_it() -> None:
     )
     low, high = Number(12.0, "dB"), Number(18.6, "dB")
     both = Bracket(limit, "DLG", low, low, low, high, None, None, False)
-    assert list(changes(found, {open_.place: both})) == [
+    assert list(changes(findings, {open_.place: both})) == [
         "an attack adapted to Gaussian noise (std=0.01)",
         "about 40 clients under Gaussian noise (std=0.01), instead of 8",
         "a stronger attack on Gaussian noise (std=0.01): at least 12.0 dB, at most 18.6 dB",
@@ -52,7 +52,7 @@ def test_a_bound_holds_whatever_the_attack() -> None:
 
 def test_the_worst_victim_is_the_one_of_whom_most_came_back() -> None:
     found = section(verdict("leaks"), verdict("leaks", "gaussian_noise", NOISE))
-    named = [one.model_copy(update={"cells": (one.defense,)}) for one in found.results]
+    named = [result.model_copy(update={"cells": (result.defense,)}) for result in found.results]
     found = found.model_copy(update={"results": tuple(named)})
 
     def shown(defense: str, client: int, value: float) -> Shown:

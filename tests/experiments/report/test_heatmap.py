@@ -28,7 +28,7 @@ def grid_rows(batch: int, steps: int, seed: int = 0) -> list[ScoreRow]:
 
 def test_two_swept_options_make_a_grid() -> None:
     cells = {f"b{b}s{s}.{seed}": grid_cell(b, s, seed) for b, s in PAIRS for seed in (0, 1)}
-    rows = [one for b, s in PAIRS for seed in (0, 1) for one in grid_rows(b, s, seed)]
+    rows = [grid_row for b, s in PAIRS for seed in (0, 1) for grid_row in grid_rows(b, s, seed)]
     (section,) = summarise(rows, [], cells).sections
     (figure,) = heatmaps(section, cells, "f")
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", figure.svg)

@@ -492,9 +492,9 @@ def test_summary_has_the_same_bytes_whatever_the_order(run: Path, tmp_path: Path
         f"{task}.{defense[0]}": cell_of(task, defense) for task in ATTACKS for defense in DEFENSES
     }
     rows = [replace(row, seconds=99.0) for row in read_rows(folder / "scores.parquet", ScoreRow)]
-    found = summarise(rows, read_rows(folder / "utility.parquet", UtilityRow), cells)
-    assert canonical(found) == (run / "summary.json").read_bytes()
-    assert json.loads(canonical(found))["sections"][0]["victims"] == 6
+    findings = summarise(rows, read_rows(folder / "utility.parquet", UtilityRow), cells)
+    assert canonical(findings) == (run / "summary.json").read_bytes()
+    assert json.loads(canonical(findings))["sections"][0]["victims"] == 6
 
 
 def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:

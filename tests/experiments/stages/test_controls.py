@@ -59,8 +59,8 @@ def test_donors_are_other_clients_of_the_round_else_other_rounds(
 @pytest.mark.parametrize("wanted", [0, 1, 2])
 def test_as_many_jobs_as_equal_facts_lack(wanted: int) -> None:
     unequal = {k: str(k) for k in ROUND}
-    for found in donors(about(ROUND, unequal), 0, wanted).values():
-        assert [donor.job for donor in found] == [0, 1][:wanted]
+    for value in donors(about(ROUND, unequal), 0, wanted).values():
+        assert [donor.job for donor in value] == [0, 1][:wanted]
     assert len(donors(about(ROUND, {ROUND[0]: "alone"}), 0, wanted)[ROUND[1]]) == max(1, wanted)
 
 

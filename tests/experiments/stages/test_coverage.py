@@ -83,8 +83,8 @@ def test_exact_guesses_count_without_a_certificate_and_once() -> None:
 
 def test_attacks_and_cells_are_apart() -> None:
     rows = [row(1, 0, EXACT, True), row(1, 0, WRONG, False, attack="ratio")]
-    found = coverage(rows)
-    assert [(one.attack, one.recovered) for one in found] == [("dlg", 1), ("ratio", 0)]
+    coverages = coverage(rows)
+    assert [(one.attack, one.recovered) for one in coverages] == [("dlg", 1), ("ratio", 0)]
 
 
 @pytest.mark.parametrize(

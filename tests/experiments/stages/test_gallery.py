@@ -50,27 +50,31 @@ def test_images_of_two_seeds_are_ranked_together(make_run: Make) -> None:
     rows, shown = scored(run)
     order = ranked(rows, "image")
     assert len(order) == 2 * 2 * 3
-    assert sorted(one.rank for one in shown) == ranks(12, SHOWN["image"])
+    assert sorted(example.rank for example in shown) == ranks(12, SHOWN["image"])
     cells = {cell.name: cell for cell in run.cells}
-    for one in shown:
-        key = ExampleKey(one.cell, one.round, one.client, one.example)
-        assert (-(one.value or 0.0), key) == order[one.rank - 1]
-        assert one.total == 12
-        (capture,) = [k for k in cells[one.cell].captures.keys() if (k.round, k.client) == key[1:3]]
-        assert one.original == png(cells[one.cell].truth.load(capture).inputs[one.example])
-        assert one.guess not in (None, one.original)
+    for example in shown:
+        key = ExampleKey(example.cell, example.round, example.client, example.example)
+        assert (-(example.value or 0.0), key) == order[example.rank - 1]
+        assert example.total == 12
+        (capture,) = [
+            k for k in cells[example.cell].captures.keys() if (k.round, k.client) == key[1:3]
+        ]
+        assert example.original == png(
+            cells[example.cell].truth.load(capture).inputs[example.example]
+        )
+        assert example.guess not in (None, example.original)
 
 
 def test_texts_are_shown_and_attacks_that_refuse_are_not(make_run: Make) -> None:
     exact = make_run(TEXT, "exact", attacks=[{"name": "embedding_rows"}])
     rows, shown = scored(exact)
-    assert sorted(one.rank for one in shown) == ranks(6, SHOWN["text"])
+    assert sorted(example.rank for example in shown) == ranks(6, SHOWN["text"])
     order = ranked(rows, "text")
-    for one in shown:
-        assert one.value == -order[one.rank - 1][0]
-        assert len(words(one.original)) > 1
-        assert one.guess is not None
-        assert {*words(one.guess)} & {*words(one.original)}
+    for example in shown:
+        assert example.value == -order[example.rank - 1][0]
+        assert len(words(example.original)) > 1
+        assert example.guess is not None
+        assert {*words(example.guess)} & {*words(example.original)}
 
     # The attack refuses, so that there is nothing to show.
     frozen = make_run(TEXT, "frozen", defenses=[{"name": "freeze_embeddings"}])
@@ -82,7 +86,9 @@ def test_texts_are_shown_and_attacks_that_refuse_are_not(make_run: Make) -> None
 def test_the_main_metric_need_not_be_measured(make_run: Make) -> None:
     rows, shown = scored(make_run(IMAGES, metrics=["mse"]))
     assert {row.metric for row in rows} == {"mse"}
-    assert [(one.rank, one.value) for one in shown] == [(rank, None) for rank in ranks(6, 5)]
+    assert [(example.rank, example.value) for example in shown] == [
+        (rank, None) for rank in ranks(6, 5)
+    ]
 
 
 def test_the_gallery_is_its_owners_alone(make_run: Make) -> None:

@@ -58,8 +58,8 @@ def test_what_is_kept_is_attacked_and_replayed(dtype: str, make_run: Make) -> No
     assert card.endswith("float16") == (dtype == "float16")
     task = load_task(cell.captures.root)
     rng = torch.Generator().manual_seed(0)
-    (found,) = Span().reconstruct([seen], task, [rng], Job())
-    (guess,), (truth,) = task.examples(found.guess).tokens, task.examples(whole).tokens
+    (recovered,) = Span().reconstruct([seen], task, [rng], Job())
+    (guess,), (truth,) = task.examples(recovered.guess).tokens, task.examples(whole).tokens
     assert set(guess) & set(truth)
 
 

@@ -90,18 +90,18 @@ def test_the_clean_update_of_several_steps_goes_the_defended_way(optimizer: str)
     # Clipping alone by far more than any norm changes nothing, and the signal says so.
     loose = {"name": "dp_sgd", "clip": 1e6, "noise_multiplier": 0.0}
     found = trainer(loose, **options).run(SENT, ROWS, 1, 3)
-    assert all(own.error <= 1e-6 * own.clean for own in found.signals.values())
+    assert all(value.error <= 1e-6 * value.clean for value in found.signals.values())
     noisy = trainer(DP, **options).run(SENT, ROWS, 1, 3)
-    assert all(own.error > 0.1 * own.clean for own in noisy.signals.values())
+    assert all(value.error > 0.1 * value.clean for value in noisy.signals.values())
 
 
 def test_steps_of_plain_sgd_sum_their_clean_gradients() -> None:
     options: dict[str, Any] = {"protocol": "fedavg", "local_steps": 2, "learning_rate": 0.3}
-    one = trainer(DP, **options)
+    client = trainer(DP, **options)
     batch = TASK.encode(ROWS)
     plan = ((0, 1, 2), (3, 4, 5))
-    done = one.defend(SENT, batch, plan, 1, 3)
-    halfway = one.defend(SENT, batch, plan[:1], 1, 3)
+    done = client.defend(SENT, batch, plan, 1, 3)
+    halfway = client.defend(SENT, batch, plan[:1], 1, 3)
     first = TASK.gradient(TASK.model(SENT), batch[[0, 1, 2]])
     second = TASK.gradient(TASK.model(SENT | halfway.tensors), batch[[3, 4, 5]])
     for name, value in done.clean.items():
@@ -111,11 +111,11 @@ def test_steps_of_plain_sgd_sum_their_clean_gradients() -> None:
 def test_measuring_changes_no_bit() -> None:
     """Every step of DP-SGD once more by hand, with nothing measured beside it."""
     options: dict[str, Any] = {"protocol": "fedavg", "local_steps": 3, "optimizer": "momentum"}
-    one = trainer(DP, NOISE, **options)
-    found = one.run(SENT, ROWS, 1, 3)
-    chain, batch = one.chain, TASK.encode(ROWS.take(found.positions))
+    client = trainer(DP, NOISE, **options)
+    found = client.run(SENT, ROWS, 1, 3)
+    chain, batch = client.chain, TASK.encode(ROWS.take(found.positions))
     rng, model = generator(0, "defense", 1, 3), TASK.model(SENT)
-    optimizer = torch.optim.SGD(model.parameters(), lr=one.config.learning_rate, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=client.config.learning_rate, momentum=0.9)
     for step in found.steps:
         total: Tensors = {}
         for i in step:
@@ -179,5 +179,7 @@ def test_a_chain_has_the_signal_of_all_its_defenses() -> None:
     assert signal_table([], {}).rows == ()
     both = trainer(PRUNE, NOISE).run(SENT, ROWS, 1, 3).signals
     alone = trainer(PRUNE).run(SENT, ROWS, 1, 3).signals
-    assert sum(own.error for own in both.values()) > sum(own.error for own in alone.values())
+    assert sum(value.error for value in both.values()) > sum(
+        value.error for value in alone.values()
+    )
     assert all(both[name].bytes > alone[name].bytes for name in both if alone[name].dense > 1000)

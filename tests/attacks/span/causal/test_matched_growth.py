@@ -54,10 +54,10 @@ def test_evened_directions_are_those_of_the_update() -> None:
     found = Whitening.of(update, 0.3)(update)
     assert not found["b"].any()
     assert not found["c"].any()
-    own = torch.linalg.svdvals(found["a"])
+    strengths = torch.linalg.svdvals(found["a"])
     assert float(found["a"].norm()) == pytest.approx(48**0.5, rel=1e-5)
-    assert float(own[0] / own[2]) < 2.5  # before: 4
-    assert float(own[3]) < 1e-4
+    assert float(strengths[0] / strengths[2]) < 2.5  # before: 4
+    assert float(strengths[3]) < 1e-4
     assert torch.allclose(found["a"] @ right[:, 3], torch.zeros(8), atol=1e-3)
 
 

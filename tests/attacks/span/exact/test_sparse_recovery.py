@@ -20,8 +20,8 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 def space(rows: torch.Tensor, rank: int) -> torch.Tensor:
     mixed = torch.randn(rank, len(rows), generator=torch.Generator().manual_seed(1)) @ rows
-    found: torch.Tensor = torch.linalg.qr(mixed.double().T).Q
-    return found
+    basis: torch.Tensor = torch.linalg.qr(mixed.double().T).Q
+    return basis
 
 
 @pytest.mark.parametrize(("true", "rank"), [(12, 2), (20, 4), (36, 16)])
