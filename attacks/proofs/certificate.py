@@ -247,6 +247,9 @@ def proven(
         match = prover.match(good, known)
         level = certificate(match.proof, "in_span")
         lines, labels, objective, note = match.lines, match.labels, match.proof.error, match.note
+        if not match.proof.holds:  # a predicted token is not in the span
+            unproven = {sentence.ids for sentence in found if sentence.predicted}
+            lines = [line[:-1] if line in unproven else line for line in lines]
     more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
     confidence: list[Certificate] = [level] * len(lines)
     confidence += ["guess"] * len(more)

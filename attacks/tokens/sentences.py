@@ -17,6 +17,7 @@ class SpanSentence:
     """A sentence with its mean sine; ``in_span`` if the span singles it out.
 
     ``place`` is that of its first token; ``restarts`` the token behind which places restart.
+    The last token of a ``predicted`` sentence is no input, and hence not in the span.
     """
 
     ids: tuple[int, ...]
@@ -24,6 +25,7 @@ class SpanSentence:
     in_span: bool
     place: int = 0
     restarts: int | None = None
+    predicted: bool = False
 
 
 def grow(

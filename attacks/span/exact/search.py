@@ -21,6 +21,8 @@ from attacks.tokens.span_membership import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
 from fedsim.errors import CannotAttack
 
+_MORE = "the gradient spans more tokens than were found, as of texts packed into a row would"
+
 
 @dataclass(frozen=True)
 class ExactSearch:
@@ -108,17 +110,23 @@ class ExactSearch:
     def _unpacked(self, guess: Reconstruction) -> tuple[Reconstruction, str]:
         """The texts of a language model's rows that hold several, each seeing itself alone.
 
-        Behind its end token each may predict the first token of the next one.
+        Behind its last token each may predict the first token of the next one.
         """
         task, batch, count = self.model.task, guess.guess, self._count
         proven = guess.certified and len({*(guess.confidence or ())}) == 1
         if task.spec.kind != "language-modelling" or not proven or not count or count >= len(batch):
             return guess, ""
         assert batch.mask is not None
-        end, lines = task.tokenizer.eos_token_id, list[list[int]]()
-        for ids, own in zip(batch.inputs.tolist(), batch.mask.tolist(), strict=True):
-            line = [token for token, real in zip(ids, own, strict=True) if real]
-            lines.append(line[:-1] if line[-2:-1] == [end] else line)
+        lines = [
+            [token for token, real in zip(ids, own, strict=True) if real]
+            for ids, own in zip(batch.inputs.tolist(), batch.mask.tolist(), strict=True)
+        ]
+        end, firsts = task.tokenizer.eos_token_id, {line[0] for line in lines}
+        chained = sum(line[-1] in firsts for line in lines) >= len(lines) - count
+        lines = [
+            line[:-1] if line[-2:-1] == [end] or (chained and line[-1] in firsts) else line
+            for line in lines
+        ]
         rows = f"{count} row{'s' * (count > 1)}"
         note = f"{len(lines)} texts that do not see one another, packed into {rows}"
         return replace(guess, guess=batch_of(lines, task, [-1] * len(lines))), note
@@ -206,10 +214,15 @@ class ExactSearch:
         layouts = self._layouts(test, traces, sentences)
         provers = [replace(prover, layout=layout) for layout in layouts]
         best, known = ended(provers, [sentence.ids for sentence in sentences])
+        end = self.model.task.tokenizer.eos_token_id
         whole = [
-            replace(sentence, ids=ids) for sentence, ids in zip(sentences, known.lines, strict=True)
+            replace(sentence, ids=ids, predicted=ids[:-1] == sentence.ids and ids[-1] != end)
+            for sentence, ids in zip(sentences, known.lines, strict=True)
         ]
-        return proven(best, whole, known)
+        guess = proven(best, whole, known)
+        if guess.certified or not self._one_step or self._filled(test, sentences):
+            return guess
+        return replace(guess, note=f"{guess.note}; {_MORE}" if guess.note else _MORE)
 
     def _layouts(
         self, test: SpanTest, traces: Traces, sentences: list[SpanSentence]

@@ -240,12 +240,15 @@ def test_losses_that_weigh_tokens(family: str, loss: Callable[[Tensor, Tensor], 
     assert guess.confidence == ("certified", "certified")
 
 
+@pytest.mark.parametrize("ends", [0, 1])
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_texts_packed_into_a_row_that_do_not_see_one_another(family: str, *, hidden: bool) -> None:
+def test_texts_packed_into_a_row_that_do_not_see_one_another(
+    family: str, ends: int, *, hidden: bool
+) -> None:
     """As collators for packed rows have it, with or without a label for each first token."""
     model, tokenizer = client(family)
-    lines = [[*encoded(family, row)[:8], END] for row in (A, B, PROMPT)]
+    lines = [encoded(family, row)[:8] + [END] * ends for row in (A, B, PROMPT)]
     text_of = torch.tensor([i for i, line in enumerate(lines) for _ in line])
     ids = torch.tensor([[token for line in lines for token in line]])
     firsts = torch.tensor([[place for line in lines for place in range(len(line))]])
@@ -256,7 +259,8 @@ def test_texts_packed_into_a_row_that_do_not_see_one_another(family: str, *, hid
     gradients = list(torch.autograd.grad(loss, list(model.parameters())))
     update = Update.of(model, gradients=gradients, tokenizer=tokenizer, num_examples=1)
     guess = fedsim.attack(update, "span", budget=60, quiet=True)
-    assert sorted(guess.texts) == sorted(tokenizer.decode(line[:-1]) for line in lines)
+    texts = (tokenizer.decode(line, skip_special_tokens=True) for line in lines)
+    assert sorted(guess.texts) == sorted(texts)
     assert guess.confidence == ("certified",) * 3
     assert "3 texts that do not see one another, packed into 1 row" in guess.note
 
@@ -273,3 +277,17 @@ def test_packed_texts_that_see_one_another_while_positions_restart(family: str, 
     tokenizer = client(family)[1]
     assert guess.texts == (tokenizer.decode(ids[0], skip_special_tokens=True),)
     assert guess.confidence == ("certified",)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_of_a_packed_row_without_end_tokens_only_what_is_in_the_span_is_said_to_be(
+    family: str,
+) -> None:
+    """Where its positions restart is not seen; the first token behind it is a mere prediction."""
+    lines = [encoded(family, row)[:6] for row in (A, B)]
+    ids = [[token for line in lines for token in line]]
+    firsts = [[place for line in lines for place in range(len(line))]]
+    guess = attacked(family, ids, position_ids=firsts, attention_mask=[[1] * len(ids[0])])
+    assert guess.texts == (client(family)[1].decode(lines[0]),)
+    assert guess.confidence == ("in_span",)
+    assert "the gradient spans more tokens than were found" in guess.note
