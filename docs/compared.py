@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 
-from docs.measured import DASH, PAPERS, Reference, Row, Strict, digits, found_row
+from docs.measured import DASH, PAPERS, Reference, Row, Strict, digits, found_row, number, read
 
-HEADER = ["Cell", "Paper", "fedsim", "n", "95 % interval", "What differs"]
+HEADER = [
+    *("Table", "Cell", "Paper", "fedsim", "n", "95 % interval", "What differs"),
+    *("Command", "CPU hours"),
+]
+_SHORT = 60
+"""A longer command stands below the result's own table alone."""
 
 
 class Cell(Strict):
     """One cell of a paper, or several of one line.
 
     Attributes:
-        place: where the paper has it.
+        table: of the paper; those of one table follow each other.
+        cell: which of its cells.
         paper: the paper's numbers, as printed there.
         references: our values for them, in the same order; none if it was not measured.
         differs: what differs, or why it was not measured.
     """
 
-    place: str
+    table: str
+    cell: str
     paper: str
     references: tuple[Reference, ...] = ()
     differs: str
@@ -37,18 +44,63 @@ def compared(name: str) -> list[list[str]]:
     Raises:
         LookupError: a reference names no value, or several.
     """
+    lines, last = [], ""
+    for cell in _cells(name):
+        lines.append([cell.table if cell.table != last else "", *_line(cell)])
+        last = cell.table
+    return lines
+
+
+def hours(name: str) -> str:
+    """One line: the CPU time of the result files behind each of a paper's tables."""
+    files: dict[str, set[str]] = {}
+    for cell in _cells(name):
+        files.setdefault(cell.table, set()).update(one.result for one in cell.references)
+    parts = []
+    for table, results in files.items():
+        times = [read(result).cpu_seconds for result in results]
+        timed = [seconds for seconds in times if seconds is not None]
+        missing = len(times) - len(timed)
+        note = f" and {missing} of {len(times)} not recorded" * bool(missing)
+        total = f"{number(sum(timed) / 3600, 2)}{note}" if timed else "not recorded"
+        if times:
+            parts.append(f"{table} {total}")
+    return f"CPU hours of these files: {'; '.join(parts)}."
+
+
+def _cells(name: str) -> tuple[Cell, ...]:
     text = (PAPERS / f"{name}.json").read_text(encoding="utf-8")
-    return [_line(cell) for cell in Comparison.model_validate(json.loads(text)).rows]
+    return Comparison.model_validate(json.loads(text)).rows
 
 
 def _line(cell: Cell) -> list[str]:
-    sources = [(found_row(reference), digits(reference)) for reference in cell.references]
-    sizes = dict.fromkeys(str(row.n) for row, _ in sources if row.n)
-    values = [_without_interval(row).text(places) for row, places in sources]
-    intervals = [_interval(row, places) for row, places in sources]
-    measured = " / ".join(values) or "not measured"
+    cells = [(found_row(reference), digits(reference)) for reference in cell.references]
+    sizes = dict.fromkeys(str(row.n) for row, _ in cells if row.n)
+    values = [_without_interval(row).text(places) for row, places in cells]
+    intervals = [_interval(row, places) for row, places in cells]
     spread = " / ".join(intervals) if any(interval != DASH for interval in intervals) else DASH
-    return [cell.place, cell.paper, measured, ", ".join(sizes) or DASH, spread, cell.differs]
+    files = dict.fromkeys(reference.result for reference in cell.references)
+    return [
+        cell.cell,
+        cell.paper,
+        " / ".join(values) or "not measured",
+        ", ".join(sizes) or DASH,
+        spread,
+        cell.differs,
+        "; ".join(map(_command, files)) or DASH,
+        "; ".join(map(_hours, files)) or DASH,
+    ]
+
+
+def _command(name: str) -> str:
+    """What makes the result file, or the file's name if that is long."""
+    command = read(name).command
+    return f"`{command}`" if len(command) <= _SHORT else f"of `{name}`"
+
+
+def _hours(name: str) -> str:
+    seconds = read(name).cpu_seconds
+    return "not recorded" if seconds is None else number(seconds / 3600, 2)
 
 
 def _without_interval(row: Row) -> Row:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.compared import HEADER, compared
+from docs.compared import HEADER, compared, hours
 from docs.measured import (
     DASH,
     HEADLINES,
@@ -140,7 +140,8 @@ def block(name: str) -> str:
     if name == SOURCES:
         return _sources()
     if name.startswith(PAPERS):
-        return f"\n{markdown(HEADER, compared(name.removeprefix(PAPERS)))}\n\n"
+        paper = name.removeprefix(PAPERS)
+        return f"\n{markdown(HEADER, compared(paper))}\n\n{hours(paper)}\n\n"
     result = read(name)
     notes = "".join(f"- {note}\n" for note in result.notes)
     title = f"**{result.title}**\n\n"

@@ -84,7 +84,7 @@ def derived(run: Run) -> Iterator[Value]:
 
 
 def _exact(side: Side, measure: str) -> Iterator[Value]:
-    """Share of the examples that came back exactly, by attack, and of those certified in error."""
+    """Share of the examples that came back exactly, also certified, and of false certificates."""
     section = side.findings
     metric = EXACT_METRIC[section.modality]
     scores = scored(side.scores, metric)
@@ -98,6 +98,7 @@ def _exact(side: Side, measure: str) -> Iterator[Value]:
             sure = len(hits.hit & hits.certified)
             outcome = "all certified" if sure == n else f"{sure} certified" if sure else ""
             yield Value(labels, measure, "of n", n, len(hits.hit) / n, None, None, outcome)
+            yield Value(labels, f"{measure}, certified", "of n", n, sure / n, None, None)
             false = len(hits.certified - hits.hit) / n
             yield Value(labels, f"{measure}, falsely certified", "of n", n, false, None, None)
 

@@ -17,7 +17,13 @@ COUNT = {**VALUE, "measure": "label right"}
 def lines(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *references: Mapping[str, object]
 ) -> list[list[str]]:
-    cell = {"place": "table 1", "paper": "20", "references": references, "differs": "steps"}
+    cell = {
+        "table": "table 1",
+        "cell": "MNIST",
+        "paper": "20",
+        "references": references,
+        "differs": "steps",
+    }
     (folder / "one.json").write_text(json.dumps({"rows": [cell]}))
     monkeypatch.setattr(compared, "PAPERS", folder)
     return compared.compared("one")
@@ -26,13 +32,19 @@ def lines(
 def test_a_cell_has_its_values_and_their_intervals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guessed = lines(tmp_path, monkeypatch, VALUE, COUNT)
-    assert guessed == [["table 1", "20", "59.4 / 24 of 24", "24", "57.1 to 61.4 / –", "steps"]]  # noqa: RUF001
-    assert len(guessed[0]) == len(HEADER)
+    printed = lines(tmp_path, monkeypatch, VALUE, COUNT)
+    assert printed == [
+        [
+            *("table 1", "MNIST", "20", "59.4 / 24 of 24", "24", "57.1 to 61.4 / –", "steps"),  # noqa: RUF001
+            *("`fedsim run mnist-dlg`", "0.02"),
+        ]
+    ]
+    assert len(printed[0]) == len(HEADER)
+    assert compared.hours("one") == "CPU hours of these files: table 1 0.02."
 
 
 def test_what_was_not_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lines(tmp_path, monkeypatch)[0][2:5] == ["not measured", "–", "–"]  # noqa: RUF001
+    assert lines(tmp_path, monkeypatch)[0][3:6] == ["not measured", "–", "–"]  # noqa: RUF001
 
 
 def test_a_reference_names_one_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,4 +56,4 @@ def test_every_cell_says_what_differs() -> None:
     assert {path.stem for path in PAPERS.glob("*.json")} == {"dlg", "film", "lamp", "lti"}
     for path in PAPERS.glob("*.json"):
         for line in compared.compared(path.stem):
-            assert all(line), line
+            assert all(line[1:]), line
