@@ -8,7 +8,7 @@ from pathlib import Path
 
 from docs.measured import RESULTS, Columns, Result, Row, read, significant
 from docs.recorded import origin, write
-from experiments.arena.records import GRADE, Grade, Number
+from experiments.arena.records import GRADE, Grade, GradedNumber
 from experiments.plan.folder import read_provenance
 from experiments.wording.names import title
 from fedsim.files import read_record
@@ -56,7 +56,7 @@ def _rows(grade: Grade) -> Iterator[Row]:
         "attack": grade.name,
     }
 
-    def row(measure: str, number: Number, n: int | None = None) -> Row:
+    def row(measure: str, number: GradedNumber, n: int | None = None) -> Row:
         mean, low, high = map(significant, (number.mean, number.low, number.high))
         return Row(setting=setting, measure=measure, n=n, mean=mean, low=low, high=high)
 

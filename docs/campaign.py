@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from docs import tables
 from docs.measured import ROOT
 from docs.progress import (
-    Estimate,
+    CpuTime,
     cheapest_first,
     estimates,
     keep_estimates,
@@ -73,7 +73,7 @@ def command(*words: str) -> Ended:
     return Ended(process.returncode, output, seconds, share)
 
 
-def expect(name: str) -> Estimate | None:
+def expect(name: str) -> CpuTime | None:
     """The CPU time that ``fedsim show`` expects; None if it cannot say so yet."""
     shown = command(
         "show", name, "--json", "--workers", "1", "--set", "federation.engine=in-process"
@@ -83,7 +83,7 @@ def expect(name: str) -> Estimate | None:
     costs = [part["cost"]["time"] for part in json.loads(shown.output)["experiments"]]
     timed = sum(cost[part] for cost in costs for part in ("simulation", "attacks", "quick"))
     budget = sum(cost["budget"] for cost in costs)
-    return Estimate(round(shown.share * timed + budget, 1), budget > 0)
+    return CpuTime(round(shown.share * timed + budget, 1), budget > 0)
 
 
 def make(name: str) -> str:

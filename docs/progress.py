@@ -19,7 +19,7 @@ ESTIMATES = RESULTS / "estimates.toml"
 RUN = re.compile(r"fedsim (?:run|calibrate|seal) ([\w-]+)([^;]*)")
 
 
-class Estimate(NamedTuple):
+class CpuTime(NamedTuple):
     """CPU time of an experiment.
 
     Attributes:
@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
         return f"{'at most ' * self.at_most}{duration(self.seconds)}"
 
 
-class Progress(NamedTuple):
+class ExperimentProgress(NamedTuple):
     """Names of experiments; a suite stands for its members.
 
     Attributes:
@@ -54,7 +54,7 @@ def members(name: str) -> list[str]:
     return names
 
 
-def progress() -> Progress:
+def progress() -> ExperimentProgress:
     """How far the shipped experiments are, by the commands of the result files."""
     done: dict[str, list[str]] = {}
     smaller: dict[str, list[str]] = {}
@@ -66,7 +66,7 @@ def progress() -> Progress:
             for member in members(name) if name in shipped() else ():
                 kind.setdefault(member, []).append(path.stem)
     alone = [name for name in shipped() if members(name) == [name]]
-    return Progress(done, smaller, [name for name in alone if name not in done])
+    return ExperimentProgress(done, smaller, [name for name in alone if name not in done])
 
 
 def needs(name: str) -> list[str]:
@@ -80,15 +80,15 @@ def needs(name: str) -> list[str]:
     return list(dict.fromkeys(run[1] for run in runs if run))
 
 
-def estimates() -> dict[str, Estimate]:
+def estimates() -> dict[str, CpuTime]:
     """CPU times that ``fedsim show`` expects, as far as it was asked."""
     if not ESTIMATES.exists():
         return {}
     table = tomllib.loads(ESTIMATES.read_text(encoding="utf-8"))
-    return {name: Estimate(**fields) for name, fields in table.items()}
+    return {name: CpuTime(**fields) for name, fields in table.items()}
 
 
-def keep_estimates(by_name: Mapping[str, Estimate]) -> None:
+def keep_estimates(by_name: Mapping[str, CpuTime]) -> None:
     """Write them, by name."""
     table = {name: by_name[name]._asdict() for name in sorted(by_name)}
     write_bytes(ESTIMATES, tomli_w.dumps(table).encode())

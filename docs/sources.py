@@ -31,7 +31,7 @@ _WHOLE = re.compile(r"(?<![\w.,])([\d,]+) (?:dB|s|CPU seconds|MB)\b")
 _ANY = re.compile(r"(?<![\w.])\d[\d,_]*\.?\d*(?:e-?\d+)?|(?<![\w.])\.\d+")
 
 
-class Gap(NamedTuple):
+class SourceGap(NamedTuple):
     """What names no source in one file.
 
     Attributes:
@@ -43,12 +43,12 @@ class Gap(NamedTuple):
     notes: list[str]
 
 
-def gap(result: Result) -> Gap:
+def gap(result: Result) -> SourceGap:
     """What of a file names no source."""
     if result.generator:
-        return Gap([], [])
+        return SourceGap([], [])
     rows = [row for row in result.rows if row.measured and row.source is None]
-    return Gap(rows, list(_unsourced(result)))
+    return SourceGap(rows, list(_unsourced(result)))
 
 
 def _unsourced(result: Result) -> Iterator[str]:

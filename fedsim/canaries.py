@@ -100,7 +100,7 @@ def turn(release: int) -> float:
     return 1.0 if release % 2 else -1.0
 
 
-class Plan(Record):
+class CanaryPlan(Record):
     """``canaries.json`` of a folder of canaries.
 
     Attributes:
@@ -158,7 +158,7 @@ class Planting:
     """
 
     root: Path
-    plan: Plan
+    plan: CanaryPlan
 
     @classmethod
     def make(
@@ -173,7 +173,7 @@ class Planting:
         path = root / "canaries.json"
         if not path.exists():
             try:
-                plan = Plan(unit=unit, clip=clip, count=count, seed=secrets.randbits(32))
+                plan = CanaryPlan(unit=unit, clip=clip, count=count, seed=secrets.randbits(32))
             except ValidationError as error:
                 raise ConfigError(explain(error, "canaries")) from None
             make_private(root)
@@ -191,7 +191,7 @@ class Planting:
         Raises:
             StoreError: there are none.
         """
-        return cls(folder, read_record(folder / "canaries.json", Plan))
+        return cls(folder, read_record(folder / "canaries.json", CanaryPlan))
 
     def number(self, client: str) -> int:
         """The canary of a client, the next free one where it has none yet.

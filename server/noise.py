@@ -23,7 +23,7 @@ from fedsim.wire import ReplyFacts, arrays_of, to_arrays, to_tensors
 from server.wrapper import Wrapper
 
 
-class Noise(Wrapper):
+class ServerNoise(Wrapper):
     """Clips each reply's update and adds the noise of ``dp_server`` before they are averaged.
 
     The noise is added to one reply, divided by its weight, so the weighted mean carries
@@ -122,5 +122,5 @@ def with_noise(inner: Strategy, config: CellConfig, parameters: Iterable[str]) -
                     f"dp_server: strategy {config.federation.strategy!r} takes no mean, for which "
                     "the noise is scaled. Set federation.strategy to 'fedavg' or 'fedadam'."
                 )
-            inner = Noise(inner, noise, config.seed, parameters, defense.server_follows)
+            inner = ServerNoise(inner, noise, config.seed, parameters, defense.server_follows)
     return inner

@@ -15,7 +15,7 @@ from attacks.images.descent import ImageObjective, best_restarts
 from attacks.images.evidence import pixel_prior
 from attacks.images.image_matching import ImageMatching
 from attacks.images.unrolled import UnrolledSearch
-from attacks.images.victims import Evidence, Victims
+from attacks.images.victims import Evidence, VictimGroup
 from attacks.observed.declared import declared
 from attacks.observed.known_labels import known_labels
 from attacks.observed.pixel_prior import PixelPrior
@@ -106,7 +106,7 @@ class Bayes(ImageMatching):
         search = UnrolledSearch(steps, observed, prior, job, self.evaluations, self.orders, classes)
         return search(labels.to(job.device), start.to(job.device), rng)
 
-    def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
+    def search(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:
         """A lane is one restart of one victim."""
         likely, prior = victims.evidence, victims.prior.to(torch.float32)
         assert likely is not None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.base import Job, Reconstruction, Trace
 from attacks.images.small_convolutions import suited_convolutions
-from attacks.images.victims import Victims
+from attacks.images.victims import VictimGroup
 from attacks.observed.search import Best, SearchProgress, slopes
 from fedsim.types import Batch, Tensors
 
@@ -56,7 +56,7 @@ class BestIterates:
 
 
 def best_restarts(
-    victims: Victims,
+    victims: VictimGroup,
     starts: Sequence[tuple[int, Tensor]],
     objective: ImageObjective,
     render: Callable[[Tensor], Tensor],

@@ -17,7 +17,7 @@ from attacks.images.generator import Generator, load_weights, read_weights
 from attacks.images.generators import build_generator
 from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import RegularisedMatching
-from attacks.images.victims import Evidence, MatchingLoss, Victims
+from attacks.images.victims import Evidence, MatchingLoss, VictimGroup
 from attacks.observed.search import restart_generators
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task, state
@@ -83,7 +83,7 @@ class GIGIP(RegularisedMatching):
         generator.to(job.device).fit(images, seed, self.generator_steps)
         return {name: value.cpu() for name, value in state(generator).items()}
 
-    def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
+    def search(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:
         """Latents of every restart, then weights of every victim."""
         generator = build_generator(self.generator, task.spec.input_shape, self.latent)
         weights = victims.job.prepared
@@ -106,7 +106,7 @@ class GIGIP(RegularisedMatching):
 
     def _together(
         self,
-        victims: Victims,
+        victims: VictimGroup,
         likely: Evidence | None,
         generator: Generator,
         starts: list[tuple[int, Tensor]],
@@ -166,7 +166,7 @@ class GIGIP(RegularisedMatching):
         return objective
 
     def _of_weights(
-        self, victims: Victims, likely: Evidence | None, generator: Generator
+        self, victims: VictimGroup, likely: Evidence | None, generator: Generator
     ) -> ImageObjective:
         loss, prior = victims.loss, victims.prior.to(torch.float32)
 

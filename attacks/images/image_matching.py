@@ -16,7 +16,7 @@ from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
 from attacks.images.evidence import guarded, pixel_prior
 from attacks.images.image_losses import ImageLoss, matching_loss
 from attacks.images.over_rounds import over_rounds
-from attacks.images.victims import Victims
+from attacks.images.victims import VictimGroup
 from attacks.observed.declared import declared
 from attacks.observed.known_labels import known_labels
 from attacks.observed.replay import replay
@@ -53,7 +53,7 @@ class ImageMatching(Attack, ABC):
         return "same_client" if self.over_rounds else self.grouping
 
     @abstractmethod
-    def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
+    def search(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:
         """One guess for each of the victims."""
 
     def reconstruct(
@@ -66,10 +66,10 @@ class ImageMatching(Attack, ABC):
         """One guess for each observation; those of equal shape share their lanes."""
         if self.over_rounds:
 
-            def read(index: int) -> Victims:
+            def read(index: int) -> VictimGroup:
                 return self._victims([observations[index]], task, [rngs[index]], job)
 
-            def search(seen: Victims) -> Reconstruction:
+            def search(seen: VictimGroup) -> Reconstruction:
                 return self._likeliest(seen, task)[0]
 
             return over_rounds(observations, read, search, task, job)
@@ -95,7 +95,7 @@ class ImageMatching(Attack, ABC):
             guesses |= zip(members, found, strict=True)
         return [guesses[index] for index in range(len(observations))]
 
-    def _likeliest(self, victims: Victims, task: Task) -> list[Reconstruction]:
+    def _likeliest(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:
         """What the search found, or what the prior of images makes likelier of it."""
         found, evidence = self.search(victims, task), victims.evidence
         if evidence is None:
@@ -116,7 +116,7 @@ class ImageMatching(Attack, ABC):
         task: Task,
         rngs: Sequence[torch.Generator],
         job: Job,
-    ) -> Victims:
+    ) -> VictimGroup:
         model = replay(observations[0], task, job.device)
         pairs = zip(observations, rngs, strict=True)
         labels = torch.stack(
@@ -129,7 +129,7 @@ class ImageMatching(Attack, ABC):
         }
         loss = matching_loss(model, observations[0], adaptive=self.adaptive)
         prior = pixel_prior(observations[0], task, job)
-        return Victims(loss, labels.to(job.device), observed, prior, rngs, job)
+        return VictimGroup(loss, labels.to(job.device), observed, prior, rngs, job)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class RegularisedMatching(ImageMatching, ABC):
         task: Task,
         rngs: Sequence[torch.Generator],
         job: Job,
-    ) -> Victims:
+    ) -> VictimGroup:
         seen = super()._victims(observations, task, rngs, job)
         if not self.batch_statistics:
             return seen

@@ -13,7 +13,7 @@ from attacks.base import Reconstruction
 from attacks.images.descent import ImageObjective, best_restarts
 from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import RegularisedMatching
-from attacks.images.victims import MatchingLoss, Victims
+from attacks.images.victims import MatchingLoss, VictimGroup
 from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
@@ -58,7 +58,7 @@ class Inverting(RegularisedMatching):
         """Weight of the total variation of pixels in [0, 1]."""
         return self.total_variation / DEVIATION * max(1.0, STEPS / self.steps)
 
-    def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
+    def search(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:
         """A lane is one restart of one victim."""
         # Grey of mean .5 and deviation .25: N(0, 1) in the normalised pixels of the paper.
         shape = (victims.labels.shape[1], *task.spec.input_shape)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job, Reconstruction
-from attacks.images.victims import RoundsLoss, Victims
+from attacks.images.victims import RoundsLoss, VictimGroup
 from attacks.observed.labels import find_head, infer_label, round_counts
 from attacks.observed.same_rows import round_by_round
 from fedsim.capture import Observation
@@ -19,8 +19,8 @@ from fedsim.tasks.base import Task
 
 def over_rounds(
     observations: Sequence[Observation],
-    read: Callable[[int], Victims],
-    search: Callable[[Victims], Reconstruction],
+    read: Callable[[int], VictimGroup],
+    search: Callable[[VictimGroup], Reconstruction],
     task: Task,
     job: Job,
 ) -> list[Reconstruction]:
@@ -48,7 +48,7 @@ def over_rounds(
     return round_by_round(observations, guess, job)
 
 
-def joined(seen: Sequence[Victims], labels: Tensor) -> Victims:
+def joined(seen: Sequence[VictimGroup], labels: Tensor) -> VictimGroup:
     """The rounds of one client as one victim, with the last round's generator.
 
     Args:
@@ -61,7 +61,7 @@ def joined(seen: Sequence[Victims], labels: Tensor) -> Victims:
     return replace(last, loss=RoundsLoss(losses), labels=labels, observed=observed)
 
 
-def common_labels(seen: Sequence[Victims], task: Task) -> Tensor:
+def common_labels(seen: Sequence[VictimGroup], task: Task) -> Tensor:
     """The classes int64 ``(1, example)`` that the rounds tell together.
 
     The gradient of the last layer is averaged over the rounds for a single example; the classes of

@@ -72,7 +72,7 @@ MatchingLoss: TypeAlias = ImageLoss | StatisticsLoss | RoundsLoss
 
 
 @dataclass(frozen=True)
-class Victims:
+class VictimGroup:
     """Observations of one shape.
 
     Attributes:

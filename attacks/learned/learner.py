@@ -23,7 +23,7 @@ from attacks.learned.auxiliary_rows import (
 from attacks.learned.features import Coordinates, Features, Hashed, OfUpdate, WithStatistics
 from attacks.learned.inverter import Inverter
 from attacks.learned.pseudo import Axes
-from attacks.learned.regression import Regression
+from attacks.learned.regression import RidgeRegression
 from attacks.learned.simulated_client import SimulatedClient, declared_client
 from attacks.learned.simulated_statistics import SimulatedStatistics
 from attacks.learned.simulated_updates import SimulatedUpdates
@@ -37,7 +37,7 @@ from fedsim.seeds import derive, generator, seeded
 from fedsim.tasks.base import Task, load_state
 from fedsim.types import Batch, Tensors, joined
 
-Model: TypeAlias = Inverter | Regression
+Model: TypeAlias = Inverter | RidgeRegression
 
 
 @dataclass(frozen=True)

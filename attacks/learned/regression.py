@@ -16,7 +16,7 @@ _RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 """Penalties, by the variance of a feature; noise takes the large ones."""
 
 
-class Regression(nn.Module):
+class RidgeRegression(nn.Module):
     """A linear map from features, each class with its own mean and deviation, to pixels.
 
     The last ``classes`` features tell the class, as one-hot vectors.

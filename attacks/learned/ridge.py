@@ -13,7 +13,7 @@ from attacks.learned.features import Coordinates, Features, OfUpdate, Slopes, Wi
 from attacks.learned.inverter_outputs import Pixels
 from attacks.learned.inverter_training import MEASURED
 from attacks.learned.learner import Learner, Lessons, Model
-from attacks.learned.regression import Regression
+from attacks.learned.regression import RidgeRegression
 from attacks.learned.simulated_client import SimulatedClient
 from attacks.observed.labels import find_head
 from attacks.observed.replay import Replay
@@ -75,12 +75,12 @@ class Ridge(Learner):
         del made
         slopes = features.update if isinstance(features, WithStatistics) else features
         assert isinstance(slopes, Slopes)
-        return Regression(features.width, slopes.classes, Pixels(task.spec.input_shape))
+        return RidgeRegression(features.width, slopes.classes, Pixels(task.spec.input_shape))
 
     @torch.no_grad()
     def learn(self, network: Model, lessons: Lessons, job: Job, seed: int) -> Tensors:
         """Least squares over as many rows as fit into the memory."""
-        assert isinstance(network, Regression)
+        assert isinstance(network, RidgeRegression)
         most = max(_AT_ONCE, MEASURED // (4 * network.linear.in_features))
         order = torch.randperm(len(lessons.training), generator=generator(seed, "order"))
         rng = generator(seed, "updates", device=lessons.truths.device)

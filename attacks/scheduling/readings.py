@@ -36,7 +36,7 @@ _PASS = "If the attacker knows it, pass it (Update.of(..., fact=value), or --kno
 
 
 @dataclass(frozen=True)
-class Reply:
+class OpenReply:
     """A reply whose facts are open.
 
     Attributes:
@@ -50,15 +50,15 @@ class Reply:
     mirrored: Observation | None = None
 
 
-def load_reply(store: CaptureStore, key: CaptureKey) -> Reply:
+def load_reply(store: CaptureStore, key: CaptureKey) -> OpenReply:
     """The reply of ``key``, each file checked against its hash."""
     record = store.record(key)
     other = CaptureStore(store.root / MIRRORED).load(key) if record.sign_open else None
-    return Reply(store.load(key), record.claimed_examples, other)
+    return OpenReply(store.load(key), record.claimed_examples, other)
 
 
 def best_reading(
-    reply: Reply, task: Task, label: str, chosen: Attack, job: Job, seed: int = 0
+    reply: OpenReply, task: Task, label: str, chosen: Attack, job: Job, seed: int = 0
 ) -> Reconstruction:
     """The reconstruction that fits the update best; its note says what was assumed for it.
 
@@ -90,7 +90,7 @@ def best_reading(
     return best
 
 
-def first_refusal(chosen: Attack, label: str, reply: Reply, task: Task, job: Job) -> str:
+def first_refusal(chosen: Attack, label: str, reply: OpenReply, task: Task, job: Job) -> str:
     """Why an attack refuses an update whatever the number of examples; empty if it runs."""
     reason = ""
     for reading, _ in islice(_readings(chosen, reply), _TRIALS):
@@ -131,12 +131,12 @@ def check_suits(chosen: Attack, seen: Observation, task: Task) -> None:
         )
 
 
-def _readings(chosen: Attack, reply: Reply) -> Iterator[tuple[Reply, str]]:
+def _readings(chosen: Attack, reply: OpenReply) -> Iterator[tuple[OpenReply, str]]:
     """The reply with either sign and with each number of examples to try, and what was assumed."""
     if reply.mirrored is None:
         yield from _counted(chosen, reply)
         return
-    other = Reply(reply.mirrored, reply.claimed)
+    other = OpenReply(reply.mirrored, reply.claimed)
     for (reading, assumed), (mirrored, _) in zip(
         _counted(chosen, reply), _counted(chosen, other), strict=True
     ):
@@ -144,7 +144,7 @@ def _readings(chosen: Attack, reply: Reply) -> Iterator[tuple[Reply, str]]:
         yield mirrored, "; ".join(filter(None, (assumed, "the reply was read as a difference")))
 
 
-def _counted(chosen: Attack, reply: Reply) -> Iterator[tuple[Reply, str]]:
+def _counted(chosen: Attack, reply: OpenReply) -> Iterator[tuple[OpenReply, str]]:
     """The reply with each number of examples to try."""
     seen, claim = reply.seen, reply.claimed
     if seen.knowledge.num_examples is not None:
@@ -164,11 +164,11 @@ def _counted(chosen: Attack, reply: Reply) -> Iterator[tuple[Reply, str]]:
         known = seen.knowledge.model_copy(update={"num_examples": count})
         whose = "the client's claim" if count == claim else "tried, as the number is not known"
         assumed = f"{count} example{'s' * (count > 1)} ({whose})"
-        yield Reply(replace(seen, knowledge=known), claim), assumed
+        yield OpenReply(replace(seen, knowledge=known), claim), assumed
 
 
 def _run(
-    chosen: Attack, label: str, reading: Reply, task: Task, job: Job, seed: int
+    chosen: Attack, label: str, reading: OpenReply, task: Task, job: Job, seed: int
 ) -> Reconstruction:
     """The attack on one reading; seeded as a job of an experiment is."""
     seen = reading.seen
@@ -184,7 +184,7 @@ def _run(
     return guess
 
 
-def _check_count(guess: Reconstruction, reading: Reply, task: Task) -> None:
+def _check_count(guess: Reconstruction, reading: OpenReply, task: Task) -> None:
     """Refuse more examples than the attacker knows of, or than are claimed if it proves none.
 
     A row of a language model may hold several texts.

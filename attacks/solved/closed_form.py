@@ -22,7 +22,7 @@ from attacks.observed.single_target import (
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
-from attacks.solved.estimate import Estimate, Received, estimate
+from attacks.solved.estimate import ImageEstimate, Received, estimate
 from attacks.solved.sequence import Sequence
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -137,7 +137,7 @@ class Solved:
     error: float
 
 
-def _estimated(found: Estimate, solved: Solved | None, gradient: Tensors) -> Reconstruction:
+def _estimated(found: ImageEstimate, solved: Solved | None, gradient: Tensors) -> Reconstruction:
     """The likeliest of the estimate and the layers' solution, or the prior's mean."""
     best, model = found.posterior, found.estimator
     image, target, note = best.image.clamp(0, 1), best.target, ""

@@ -38,7 +38,7 @@ class Received:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ImageEstimate:
     """The estimate beside what was known before.
 
     Attributes:
@@ -69,7 +69,7 @@ def estimate(
     received: Received,
     rng: torch.Generator,
     job: Job,
-) -> Estimate:
+) -> ImageEstimate:
     """The likeliest image under the auxiliary rows' Gaussian, or natural images' in general.
 
     Few coefficients are searched first, under each likely class and scale; more follow as long as
@@ -100,7 +100,7 @@ def estimate(
             break
         size = CUTS.posterior_fine * size_of(found)
         found = estimator.search(found.target, found.scale, size, found, rng)
-    return Estimate(found, prior, estimator, received, doubt)
+    return ImageEstimate(found, prior, estimator, received, doubt)
 
 
 def size_of(posterior: Posterior) -> int:

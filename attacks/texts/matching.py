@@ -22,7 +22,7 @@ from attacks.texts.dense import (
     square_within,
     wrong_sign,
 )
-from attacks.texts.targets import Target, make_targets
+from attacks.texts.targets import GradientTarget, make_targets
 from fedsim.capture import Observation
 from fedsim.knowledge import MULTIPLES
 from fedsim.types import Batch, Tensors
@@ -130,7 +130,7 @@ class Matching:
 class _Terms:
     """Terms of the distance for one group of layers, each ``(layer, victim, candidate)``."""
 
-    def __init__(self, group: Products | Vectors, target: Target, victims: int) -> None:
+    def __init__(self, group: Products | Vectors, target: GradientTarget, victims: int) -> None:
         self._target = target
         self._left: Tensor
         self._right: Tensor | None = None

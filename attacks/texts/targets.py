@@ -15,7 +15,7 @@ Thin = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class GradientTarget:
     """Observed gradient of one group of layers.
 
     Attributes:
@@ -31,10 +31,10 @@ class Target:
     norm: Tensor
     alive: Tensor
 
-    def only(self, victims: slice) -> Target:
+    def only(self, victims: slice) -> GradientTarget:
         """The targets of a subset of the victims."""
         factors = self.factors
-        return Target(
+        return GradientTarget(
             None if self.full is None else self.full[:, victims],
             None if factors is None else (factors[0][:, victims], factors[1][:, victims]),
             self.norm[:, victims],
@@ -49,7 +49,7 @@ def make_targets(
     observed: Iterable[Tensors],
     rank: int,
     like: Tensor,
-) -> dict[tuple[str, ...], Target]:
+) -> dict[tuple[str, ...], GradientTarget]:
     """One target for each group of parameter names.
 
     Args:
@@ -86,7 +86,7 @@ class _Seen:
         return self.thin[0] @ self.thin[1].T
 
 
-def _target(layers: Sequence[Sequence[_Seen]], living: Sequence[bool]) -> Target:
+def _target(layers: Sequence[Sequence[_Seen]], living: Sequence[bool]) -> GradientTarget:
     norm = torch.stack([torch.stack([own.norm for own in victims]) for victims in layers])
     alive = (norm > 0) & torch.tensor(living, device=norm.device)[:, None]
     # Never 0, as it is divided by: what is not alive is computed, too, and then left out.
@@ -97,6 +97,6 @@ def _target(layers: Sequence[Sequence[_Seen]], living: Sequence[bool]) -> Target
             torch.stack([torch.stack([own[side] for own in found]) for found in thin])
             for side in (0, 1)
         )
-        return Target(None, (left, right), norm.to(left), alive)
+        return GradientTarget(None, (left, right), norm.to(left), alive)
     full = torch.stack([torch.stack([own.whole() for own in victims]) for victims in layers])
-    return Target(full, None, norm.to(full), alive)
+    return GradientTarget(full, None, norm.to(full), alive)

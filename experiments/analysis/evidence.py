@@ -216,7 +216,7 @@ class EqualUtility(Placed):
     how: str
 
 
-class Evidence(Data):
+class SectionEvidence(Data):
     """What the rows of a section prove, on the main metric.
 
     Attributes:

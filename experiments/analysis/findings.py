@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from pydantic import Field
 
-from experiments.analysis.evidence import Evidence
+from experiments.analysis.evidence import SectionEvidence
 from experiments.analysis.keys import Data, DefenseInSetting, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
@@ -180,7 +180,7 @@ class TaskFindings(Data):
     levels: tuple[str, ...]
     results: tuple[Result, ...]
     utility: tuple[RoundUtility, ...]
-    evidence: Evidence
+    evidence: SectionEvidence
     rule: VerdictRule = VerdictRule()
 
     @property

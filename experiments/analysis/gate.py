@@ -22,7 +22,7 @@ Compared: TypeAlias = Literal["bound", "mean", "client"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class ScoreLimit:
     """The most that a metric may reach; the least where ``most`` is False."""
 
     metric: str
@@ -32,7 +32,7 @@ class Limit:
 
 def broken(
     scores: pd.DataFrame,
-    limits: Sequence[Limit],
+    limits: Sequence[ScoreLimit],
     *,
     compare: Compared = "bound",
     verbatim: int | None = None,
@@ -86,7 +86,7 @@ def _lost(scores: pd.DataFrame) -> Iterator[str]:
             yield f"{attack} {under}: {lost} of {lost + done} jobs failed or are unfinished"
 
 
-def _over(attack: Scored, limit: Limit, compare: Compared) -> str:
+def _over(attack: Scored, limit: ScoreLimit, compare: Compared) -> str:
     """Why an attack is over a limit; empty if it is not."""
     value = _number(attack, limit.most, compare)
     what = f"{attack.attacker.attack} {where(attack.place)}: {limit.metric}"

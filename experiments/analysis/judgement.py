@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from experiments.analysis.evidence import Certified, Evidence, Gap, NullCalls, Verdict
+from experiments.analysis.evidence import Certified, Gap, NullCalls, SectionEvidence, Verdict
 from experiments.analysis.frames import ATTACK, PLACE, attacked
 from experiments.analysis.gaps import adaptive_gaps, gap_of
 from experiments.analysis.keys import DefenseInSetting, undefended
@@ -28,7 +28,7 @@ def evidence(
     rule: VerdictRule,
     members: Mapping[DefenseInSetting, Finding],
     bounded: Collection[DefenseInSetting],
-) -> Evidence:
+) -> SectionEvidence:
     """What the rows of a section prove.
 
     Args:
@@ -62,7 +62,7 @@ def evidence(
     working = {attacker for place in bases for attacker in judged(place, ()).beating}
     verdicts = tuple(judged(place, working) for place in parts)
     line = points(verdicts, attacks, utility)
-    return Evidence(
+    return SectionEvidence(
         verdicts=verdicts,
         gaps=tuple(
             adaptive_gaps(

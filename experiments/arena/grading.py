@@ -22,7 +22,7 @@ from experiments.arena.records import (
     SUBMISSION,
     Bundle,
     Grade,
-    Number,
+    GradedNumber,
     Secret,
     Submission,
 )
@@ -197,6 +197,6 @@ def _nulls(values: Mapping[tuple[str, str], Values]) -> dict[str, Values]:
     return {name: values[key] for name, key in wanted.items() if key in values}
 
 
-def _number(value: Estimate | None) -> Number:
+def _number(value: Estimate | None) -> GradedNumber:
     assert value is not None  # nulls are of the same victims
-    return Number(mean=value.mean, low=value.low, high=value.high)
+    return GradedNumber(mean=value.mean, low=value.low, high=value.high)

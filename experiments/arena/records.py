@@ -95,7 +95,7 @@ class Submission(Sealed):
     files: dict[str, str]
 
 
-class Number(Record):
+class GradedNumber(Record):
     """A mean with its 95 % interval over clients, where there are enough for one."""
 
     mean: float
@@ -129,9 +129,9 @@ class Grade(Sealed):
     n: int
     clients: int
     exact: int | None
-    score: Number
-    nulls: dict[str, Number]
-    lead: dict[str, Number]
+    score: GradedNumber
+    nulls: dict[str, GradedNumber]
+    lead: dict[str, GradedNumber]
     cpu_seconds: float
     measured: bool
     code: str

@@ -41,7 +41,7 @@ _PUBLIC = ("task.json", "auxiliary.safetensors", "candidates.safetensors")
 
 
 @dataclass(frozen=True)
-class Sealed:
+class SealedTrack:
     """What ``seal`` wrote.
 
     Attributes:
@@ -76,7 +76,7 @@ def _secret() -> int:
     return secrets.randbits(SEED_BITS - 1) | 1 << (SEED_BITS - 1)
 
 
-def seal(run: Run, out: Path, minutes: float = MINUTES) -> Sealed:
+def seal(run: Run, out: Path, minutes: float = MINUTES) -> SealedTrack:
     """Write ``out/bundle`` and ``out/truth``.
 
     Args:
@@ -111,7 +111,7 @@ def seal(run: Run, out: Path, minutes: float = MINUTES) -> Sealed:
         os.utime(path, (0, 0))  # when a client's file was written is nobody's business
     sha256 = digest_plain(bundle / BUNDLE)
     write_json(truth / SECRET, Secret(bundle=sha256, salts=salts, files=hashes(truth)))
-    return Sealed(bundle, truth, len(rows), sha256)
+    return SealedTrack(bundle, truth, len(rows), sha256)
 
 
 def _only_cell(run: Run) -> Cell:

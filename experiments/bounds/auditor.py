@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from experiments.bounds.one_run import Trial
+from experiments.bounds.one_run import CanaryTrial
 from fedsim.canaries import LOUD, Canaries, turn
 from fedsim.defenses.base import Defense, Gaussian
 from fedsim.federation import FederationConfig
@@ -54,7 +54,7 @@ class Auditor:
         assert noise is not None
         return noise
 
-    def trial(self, shapes: Shapes, count: int, client: int, numbers: int) -> Trial:
+    def trial(self, shapes: Shapes, count: int, client: int, numbers: int) -> CanaryTrial:
         """The scores of ``count`` canaries with every release of the run.
 
         Args:
@@ -70,7 +70,7 @@ class Auditor:
             return self._updates(Canaries.draw(shapes, 1, rng), coins, numbers)
         return self._examples(Canaries.draw(shapes, count, rng), coins, client)
 
-    def _examples(self, canaries: Canaries, coins: NDArray[np.bool_], client: int) -> Trial:
+    def _examples(self, canaries: Canaries, coins: NDArray[np.bool_], client: int) -> CanaryTrial:
         """Canaries as further rows, drawn by the client's own sampler at the rate of its rows."""
         planted, own = np.flatnonzero(coins).tolist(), len(self.rows)
         size = min(self.trainer.config.batch_size, own) * (own + len(planted)) // own
@@ -89,9 +89,9 @@ class Auditor:
             scores.append(turn(round_) * products / self._noise.clip)
         places = (own + np.cumsum(coins) - coins) / size
         rate = size / (own + len(planted))
-        return Trial(torch.stack(scores, 1).numpy(), coins, places, rate)
+        return CanaryTrial(torch.stack(scores, 1).numpy(), coins, places, rate)
 
-    def _updates(self, canary: Canaries, coins: NDArray[np.bool_], numbers: int) -> Trial:
+    def _updates(self, canary: Canaries, coins: NDArray[np.bool_], numbers: int) -> CanaryTrial:
         """Each coin is a client of its own, which sends one direction, or else its opposite."""
         opposite = 1.0 - self._noise.reach
         trainer, batch = self.trainer.fit(len(self.rows)), self.trainer.task.encode(self.rows)
@@ -105,7 +105,7 @@ class Auditor:
                 received = client.defend(sent, batch[:1], [], round_, numbers + number).tensors
                 product = turn(round_) * canary.products(received)[0] / self._noise.clip
                 scores[number, round_ - 1] = (product - opposite) / (1 - opposite)
-        return Trial(scores.numpy(), coins, np.zeros(len(coins)))
+        return CanaryTrial(scores.numpy(), coins, np.zeros(len(coins)))
 
 
 @dataclass(frozen=True)

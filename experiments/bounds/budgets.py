@@ -68,14 +68,14 @@ def own_captures(cell: Cell) -> list[CaptureKey]:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ExampleReply:
     """The model that a client received, and the gradient of one example as it enters its reply."""
 
     model: Replay
     clip: float
 
     @classmethod
-    def of(cls, cell: Cell, key: CaptureKey, task: Task, clip: float) -> Reply | str:
+    def of(cls, cell: Cell, key: CaptureKey, task: Task, clip: float) -> ExampleReply | str:
         """The model of a capture, or why an example has no gradient of its own."""
         model = replay(cell.captures.load(key), task, torch.device("cpu"))
         mixing = [type(part) for part in model.network.modules() if _is_random(part)]
@@ -112,7 +112,7 @@ def measured(cell: Cell, noise: Noise) -> float | str:
     if not (cell.captures.root / "auxiliary.safetensors").exists():
         return "there are no public rows"
     task = load_task(cell.captures.root)
-    reply = Reply.of(cell, own_captures(cell)[0], task, noise.clip)
+    reply = ExampleReply.of(cell, own_captures(cell)[0], task, noise.clip)
     if isinstance(reply, str):
         return reply
     values = sum(p.numel() for p in reply.model.parameters.values())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import jvp, vmap
 from torch.nn import functional as F
 
-from experiments.bounds.budgets import Reply, own_captures
+from experiments.bounds.budgets import ExampleReply, own_captures
 from experiments.bounds.information import upper_mean
 from experiments.bounds.noise import Noise
 from experiments.plan.cells import Cell
@@ -30,7 +30,7 @@ _ASIDE = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Spectrum:
+class InformationSpectrum:
     """A Gaussian model of images: stationary, with the mean and spectrum of public ones.
 
     Attributes:
@@ -44,7 +44,7 @@ class Spectrum:
     power: Tensor
 
     @classmethod
-    def of(cls, images: Tensor) -> Spectrum:
+    def of(cls, images: Tensor) -> InformationSpectrum:
         """The model of ``(image, channel, height, width)``, more images than channels."""
         power = _powers(images)
         levels = torch.linalg.eigvalsh(power).flatten().clamp(min=1e-12)
@@ -59,7 +59,7 @@ class Spectrum:
 
 
 def ceiling(
-    cell: Cell, noise: Noise, images: Spectrum, seen: dict[str, Tensor] | None = None
+    cell: Cell, noise: Noise, images: InformationSpectrum, seen: dict[str, Tensor] | None = None
 ) -> float | str:
     """Largest PSNR of the mean squared error from one reply, or why there is no bound.
 
@@ -84,7 +84,7 @@ def ceiling(
     if noise.single:
         return noise.single
     key = own_captures(cell)[0]
-    reply = Reply.of(cell, key, load_task(cell.captures.root), noise.clip)
+    reply = ExampleReply.of(cell, key, load_task(cell.captures.root), noise.clip)
     if isinstance(reply, str):
         return reply
     values = sum(p.numel() for p in reply.model.parameters.values())
@@ -114,7 +114,7 @@ def ceiling(
     return -10 * math.log10(error)
 
 
-def _moved(reply: Reply, example: Batch, chosen: Tensor, rng: torch.Generator) -> float:
+def _moved(reply: ExampleReply, example: Batch, chosen: Tensor, rng: torch.Generator) -> float:
     """``tr(C J^T J C)`` of one image, without bias (Hutchinson 1990)."""
     signs = torch.randint(2, (_ASIDE, len(chosen)), generator=rng).double() * 2 - 1
     pushed = _pushed(reply, example, (signs @ chosen).float())
@@ -125,7 +125,7 @@ def _inverse(matrix: Tensor) -> Tensor:
     return torch.cholesky_inverse(torch.linalg.cholesky(matrix))
 
 
-def information(reply: Reply, example: Batch) -> Tensor:
+def information(reply: ExampleReply, example: Batch) -> Tensor:
     """``J^T J`` of the clipped gradient's Jacobian J, float64 ``(pixel, pixel)``.
 
     Computed by forward-mode differentiation, one direction per pixel.
@@ -137,7 +137,7 @@ def information(reply: Reply, example: Batch) -> Tensor:
     return total
 
 
-def _pushed(reply: Reply, example: Batch, directions: Tensor) -> Tensor:
+def _pushed(reply: ExampleReply, example: Batch, directions: Tensor) -> Tensor:
     """J times each direction, ``(direction, value)``."""
 
     def gradient(inputs: Tensor) -> Tensor:

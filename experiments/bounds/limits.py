@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from experiments.bounds.budgets import bits_sent, measured
-from experiments.bounds.ceilings import Spectrum, ceiling
+from experiments.bounds.ceilings import InformationSpectrum, ceiling
 from experiments.bounds.information import Listed, decibels, gaussian_error, most
 from experiments.bounds.noise import least_noise, over_rounds
 from experiments.bounds.records import BudgetLimit, LimitsRecord, RankLimit, Source, SuccessLimit
@@ -136,7 +136,7 @@ def budget_limits(
         more = {"exact": most(_alike(public), nats)}
     elif public is not None and len(public.inputs) > public.inputs.shape[1]:
         listed = Listed(public.inputs.flatten(1), public.labels)
-        prior = Spectrum.of(public.inputs)
+        prior = InformationSpectrum.of(public.inputs)
         rate = decibels(gaussian_error(prior.power, nats))
         top = ceiling(cell, noise, prior, shared) if noise and gaussian else ""
         more = {

@@ -23,7 +23,7 @@ _SHARES = (1, 4, 16)  # one in so many canaries is guessed
 
 
 @dataclass(frozen=True)
-class Trial:
+class CanaryTrial:
     """Canaries of one run.
 
     Attributes:
@@ -40,7 +40,7 @@ class Trial:
     places: Scores
     rate: float = 1.0
 
-    def until(self, steps: int) -> Trial:
+    def until(self, steps: int) -> CanaryTrial:
         """The trial of the first releases alone."""
         return replace(self, scores=self.scores[:, :steps])
 
@@ -51,7 +51,7 @@ class Trial:
         return float(total[self.included].mean() - total[~self.included].mean())
 
 
-def gaussian_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> float:
+def gaussian_bound(trial: CanaryTrial, claim: Claim, confidence: float = 0.95) -> float:
     """Lower bound on epsilon, given that the mechanism has the claim's form and unknown noise.
 
     Scores of different canaries have to be independent given the coins. Gaussian noise makes them
@@ -95,7 +95,7 @@ def gaussian_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> floa
     return max(0.0, float(losses(claim.louder(high)).get_epsilon_for_delta(claim.delta)))
 
 
-def _distance(trial: Trial, error: float) -> float:
+def _distance(trial: CanaryTrial, error: float) -> float:
     """Lower confidence limit of the distance of included from other scores, in their deviations.
 
     From the noncentral t distribution, by the normal approximation 26.7.10 of Abramowitz and
@@ -113,7 +113,7 @@ def _distance(trial: Trial, error: float) -> float:
     return float(unit * least)
 
 
-def any_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> float:
+def any_bound(trial: CanaryTrial, claim: Claim, confidence: float = 0.95) -> float:
     """Lower bound on epsilon of any mechanism (Steinke et al. 2023, theorem 5.2 and appendix D).
 
     Nothing is assumed but the coins. The canaries with the largest statistics are guessed included,
@@ -163,7 +163,7 @@ def _tests(claim: Claim) -> tuple[tuple[str, float], ...]:
     coins = np.arange(shape[0]) < _REFERENCE
     inside = coins[:, None] & (rng.random(shape) < claim.rate)
     places = rng.random(shape[0]) / claim.rate
-    reference = Trial(rng.normal(0, claim.noise, shape) + inside, coins, places)
+    reference = CanaryTrial(rng.normal(0, claim.noise, shape) + inside, coins, places)
     tests = []
     for kind, statistic in _STATISTICS.items():
         values = statistic(reference, claim)
@@ -173,19 +173,19 @@ def _tests(claim: Claim) -> tuple[tuple[str, float], ...]:
     return tuple(tests)
 
 
-def _sum(trial: Trial, claim: Claim) -> Scores:
+def _sum(trial: CanaryTrial, claim: Claim) -> Scores:
     """Sum over the releases, in which noise that is used again cancels out."""
     del claim
     return np.asarray(trial.scores.sum(1))
 
 
-def _likelihood(trial: Trial, claim: Claim) -> Scores:
+def _likelihood(trial: CanaryTrial, claim: Claim) -> Scores:
     """Log-likelihood ratio of the claim."""
     inside = math.log(claim.rate) + (2 * trial.scores - 1) / (2 * claim.noise**2)
     return np.asarray(np.logaddexp(math.log1p(-claim.rate), inside).sum(1))
 
 
-def _order(trial: Trial, claim: Claim) -> Scores:
+def _order(trial: CanaryTrial, claim: Claim) -> Scores:
     """Sum over the steps that a canary would be in if batches went through the rows in order."""
     steps = trial.scores.shape[1]
     passes = np.arange(math.ceil(steps * claim.rate)) / claim.rate

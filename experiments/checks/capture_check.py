@@ -18,7 +18,7 @@ from experiments.checks.capture_faults import (
     swapped_tensors,
     tied,
 )
-from experiments.checks.capture_findings import Checkup, Finding
+from experiments.checks.capture_findings import CaptureCheckup, CaptureFinding
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
 from experiments.stages.integrity import check_cell
@@ -43,13 +43,13 @@ _HALF_TOLERANCE = 2.0**-11
 _FLAT = 1e-6
 
 
-def examine(run: Run) -> Checkup:
+def examine(run: Run) -> CaptureCheckup:
     """Replay every capture of a run.
 
     Raises:
         StoreError: a cell has not been simulated, or a file is damaged.
     """
-    findings: list[Finding] = []
+    findings: list[CaptureFinding] = []
     for cell in run.cells:
         if not cell.simulated:
             advice = f"Run fedsim simulate {run.root} first."
@@ -59,7 +59,7 @@ def examine(run: Run) -> Checkup:
         exact = float32(tf32=cell.config.federation.tf32)
         with exact, one_thread():
             findings += [examiner.examine(key) for key in cell.captures.keys()]
-    return Checkup(tuple(findings))
+    return CaptureCheckup(tuple(findings))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Examiner:
         trainer = LocalClient(task, config, chain, cell.config.seed, device)
         return cls(cell, trainer)
 
-    def examine(self, key: CaptureKey) -> Finding:
+    def examine(self, key: CaptureKey) -> CaptureFinding:
         """Replay one capture."""
         seen = self.cell.captures.load(key)
         batch = self.cell.truth.load(key)
@@ -94,7 +94,7 @@ class Examiner:
         if error > self._tolerance:
             faults += self._explain(seen, replayed, declared, error)
         rank, width = first_rank(update, model)
-        return Finding(
+        return CaptureFinding(
             self.cell.name,
             key,
             error,

@@ -9,7 +9,7 @@ from fedsim.capture import CaptureKey
 
 
 @dataclass(frozen=True)
-class Finding:
+class CaptureFinding:
     """Result of replaying one capture.
 
     Attributes:
@@ -34,10 +34,10 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Checkup:
+class CaptureCheckup:
     """All findings of a run."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[CaptureFinding, ...]
 
     @property
     def faults(self) -> int:
@@ -65,7 +65,7 @@ class Checkup:
         return "\n".join([*lines, f"{len(self.findings)} captures replayed: {state_}"])
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: CaptureFinding) -> str:
     rank = "" if finding.rank is None else f"  rank {finding.rank} of {finding.width}"
     mark = "FAULTY" if finding.faults else "ok"
     return (

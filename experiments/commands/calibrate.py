@@ -27,7 +27,7 @@ from fedsim.errors import ConfigError
 from fedsim.visible import say
 
 if TYPE_CHECKING:
-    from experiments.decision.question import Task
+    from experiments.decision.question import CalibrationTask
 
 
 def calibrate(
@@ -134,7 +134,7 @@ def calibrate(
     raise typer.Exit(0 if answer.chosen is not None else 1)
 
 
-def _afford(task: Task, root: Path, *, quiet: bool, as_json: bool) -> None:
+def _afford(task: CalibrationTask, root: Path, *, quiet: bool, as_json: bool) -> None:
     """Find the strongest affordable strengths; exit code 1 where no family has one."""
     from experiments.console import Console
     from experiments.decision.affordable import Affordable, lines, write_afforded

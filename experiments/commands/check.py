@@ -72,12 +72,12 @@ def check(
     --smallest the run is judged again by that smallest effect. Options may be repeated. Exit code
     1 says that something leaks more, or was not tested.
     """
-    from experiments.analysis.gate import Limit, broken
+    from experiments.analysis.gate import ScoreLimit, broken
     from experiments.analysis.summary import metric_classes
     from experiments.report.headline import open_verdicts
 
-    limits = [Limit(*_limit(text), most=True) for text in most or []]
-    limits += [Limit(*_limit(text), most=False) for text in least or []]
+    limits = [ScoreLimit(*_limit(text), most=True) for text in most or []]
+    limits += [ScoreLimit(*_limit(text), most=False) for text in least or []]
     effects = dict(map(_limit, smallest or []))
     if not limits and verbatim is None and not effects:
         raise ConfigError("check: there is nothing to check. Pass --max rouge1=0.3, for example.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from experiments.commands.parameters import RunFolder
-from experiments.external.runs import Frames, load
+from experiments.external.runs import RunFrames, load
 from fedsim.build import suggest
 from fedsim.errors import ConfigError
 from fedsim.visible import say
@@ -44,7 +44,7 @@ class CellLog:
     rounds: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
 
 
-def logs(frames: Frames) -> list[CellLog]:
+def logs(frames: RunFrames) -> list[CellLog]:
     """Every cell of a run; controls and probes are left out."""
     from experiments.analysis.frames import counted
 
@@ -75,11 +75,11 @@ def _add_attacks(log: CellLog, scores: pd.DataFrame) -> None:
             log.rounds[number][f"{label}/{metric}"] = value
 
 
-def _tables(frames: Frames) -> dict[str, pd.DataFrame]:
+def _tables(frames: RunFrames) -> dict[str, pd.DataFrame]:
     return {"scores": frames.scores, "utility": frames.utility}
 
 
-def _json(run: Path, frames: Frames, out: Path | None) -> str:
+def _json(run: Path, frames: RunFrames, out: Path | None) -> str:
     folder = out or run / "export"
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in _tables(frames).items():
@@ -87,7 +87,7 @@ def _json(run: Path, frames: Frames, out: Path | None) -> str:
     return str(folder)
 
 
-def _datasets(run: Path, frames: Frames, out: Path | None) -> str:
+def _datasets(run: Path, frames: RunFrames, out: Path | None) -> str:
     from datasets import Dataset
 
     folder = out or run / "export"
@@ -96,7 +96,7 @@ def _datasets(run: Path, frames: Frames, out: Path | None) -> str:
     return str(folder)
 
 
-def _tensorboard(run: Path, frames: Frames, out: Path | None) -> str:
+def _tensorboard(run: Path, frames: RunFrames, out: Path | None) -> str:
     from torch.utils.tensorboard import SummaryWriter
 
     folder = out or run / "tensorboard"
@@ -109,7 +109,7 @@ def _tensorboard(run: Path, frames: Frames, out: Path | None) -> str:
     return str(folder)
 
 
-def _mlflow(run: Path, frames: Frames, out: Path | None) -> str:
+def _mlflow(run: Path, frames: RunFrames, out: Path | None) -> str:
     import mlflow
 
     if out is not None:
@@ -124,7 +124,7 @@ def _mlflow(run: Path, frames: Frames, out: Path | None) -> str:
     return str(mlflow.get_tracking_uri())
 
 
-def _wandb(run: Path, frames: Frames, out: Path | None) -> str:
+def _wandb(run: Path, frames: RunFrames, out: Path | None) -> str:
     import wandb
 
     name = run.resolve().name
@@ -135,7 +135,7 @@ def _wandb(run: Path, frames: Frames, out: Path | None) -> str:
     return f"project {name}"
 
 
-TARGETS: dict[str, Callable[[Path, Frames, Path | None], str]] = {
+TARGETS: dict[str, Callable[[Path, RunFrames, Path | None], str]] = {
     "json": _json,
     "datasets": _datasets,
     "tensorboard": _tensorboard,

@@ -19,7 +19,7 @@ from experiments.decision.bench import train
 from experiments.decision.calibrate import NONE, Place
 from experiments.decision.cost import at_end, by_seed, check_measured, costs
 from experiments.decision.plan import UNDEFENDED
-from experiments.decision.question import FOLDER, Task
+from experiments.decision.question import FOLDER, CalibrationTask
 from experiments.decision.search import bisect
 from experiments.decision.wording import share_lost
 from experiments.plan.cells import Cell, chain_tables
@@ -81,7 +81,7 @@ class Affordable:
     cost is the mean over them.
     """
 
-    task: Task
+    task: CalibrationTask
     root: Path
     console: Console
     _tried: dict[Place, Spent] = field(default_factory=dict)

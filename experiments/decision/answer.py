@@ -36,7 +36,7 @@ class Question(Sealed):
     error: float
 
 
-class Reached(Data):
+class ReachedTarget(Data):
     """Leakage by one target, in its units.
 
     Attributes:
@@ -83,7 +83,7 @@ class Tried(Data):
     word: Word
     attack: str
     target: str
-    reached: tuple[Reached, ...]
+    reached: tuple[ReachedTarget, ...]
     utility: dict[str, float]
     clients: int
     available: int

@@ -22,12 +22,12 @@ from experiments.decision.answer import (
     FamilyAnswer,
     Outcome,
     Question,
-    Reached,
+    ReachedTarget,
     Tried,
 )
 from experiments.decision.bench import Bench
 from experiments.decision.cost import at_end, by_seed, check_measured, costs
-from experiments.decision.families import Family
+from experiments.decision.families import SearchedFamily
 from experiments.decision.search import Decision, Errors, bisect, decide, strengths_tried
 from experiments.decision.targets import Target, check_clients, check_task
 from experiments.decision.trial import CellTrial
@@ -60,7 +60,7 @@ class Calibration:
     """
 
     experiment: ExperimentConfig
-    families: Sequence[Family]
+    families: Sequence[SearchedFamily]
     targets: Sequence[Target]
     question: Question
     root: Path
@@ -262,12 +262,12 @@ def _nats(cells: Sequence[Cell]) -> float:
     return max((budget.clipped if budget else math.inf for budget in budgets), default=math.inf)
 
 
-def _reached(target: Target, decision: Decision, trial: CellTrial, nats: float) -> Reached:
+def _reached(target: Target, decision: Decision, trial: CellTrial, nats: float) -> ReachedTarget:
     """The worst of the attacks by one target, in its own units."""
     bounds = {attack: by_target[target.name] for attack, by_target in decision.bounds.items()}
     worst = max(bounds, key=lambda attack: (bounds[attack].high, bounds[attack].mean))
     blind = trial.blind[target.name].values()
-    return Reached(
+    return ReachedTarget(
         target=target.name,
         attack=worst,
         clients=bounds[worst].clients,

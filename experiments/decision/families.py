@@ -18,7 +18,7 @@ from fedsim.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Family:
+class SearchedFamily:
     """A defense, or a chain of them, with one option left to choose.
 
     Attributes:
@@ -61,7 +61,7 @@ class Family:
 
 def families(
     experiment: ExperimentConfig, ranges: Mapping[str, tuple[float, float]], count: int
-) -> tuple[Family, ...]:
+) -> tuple[SearchedFamily, ...]:
     """Each family of the experiment's defenses once; undefended cells are none.
 
     Args:
@@ -73,7 +73,7 @@ def families(
         ConfigError: there is no family, or a range is of a defense without a strength or of none
             that the experiment has.
     """
-    by_title: dict[str, Family] = {}
+    by_title: dict[str, SearchedFamily] = {}
     for i, entry in enumerate(experiment.defenses):
         tables = chain_tables(entry, f"defenses[{i}]")
         if [table.get("name") for table in tables] == ["none"]:
@@ -130,12 +130,12 @@ def _family(
     ranges: Mapping[str, tuple[float, float]],
     count: int,
     where: str,
-) -> Family:
+) -> SearchedFamily:
     known: dict[str, type[Defense]] = registry(DEFENSES, "fedsim.defenses")
     built = [build(known, table, where) for table in tables]
     searched = [i for i, defense in enumerate(built) if defense.strength is not None]
     if not searched:
-        return Family(tables, None, None, (None,))
+        return SearchedFamily(tables, None, None, (None,))
     part = searched[-1]  # of clipping and noise, the noise
     strength = built[part].strength
     assert strength is not None
@@ -148,4 +148,4 @@ def _family(
     values = strength.values(count)
     for value in (values[0], values[-1]):
         build(known, {**tables[part], strength.option: value}, f"--range {name}")
-    return Family(tables, part, strength, values)
+    return SearchedFamily(tables, part, strength, values)

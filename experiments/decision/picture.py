@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.decision.answer import Answer, FamilyAnswer, Reached, Tried
+from experiments.decision.answer import Answer, FamilyAnswer, ReachedTarget, Tried
 from experiments.decision.search import Word
 from experiments.decision.targets import SHARES, Target, parse_targets
 from experiments.decision.wording import unit_of
@@ -57,7 +57,7 @@ def _target(answer: Answer) -> Target:
     return next((target for target in targets if target.name not in SHARES), targets[0])
 
 
-def _of(tried: Tried, target: Target) -> Reached:
+def _of(tried: Tried, target: Target) -> ReachedTarget:
     return next(reached for reached in tried.reached if reached.target == target.name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.decision.families import Family
+from experiments.decision.families import SearchedFamily
 from experiments.plan.config import ExperimentConfig, Plan, parse_experiment
 from experiments.plan.entries import entries
 from fedsim.defenses import build_chain
@@ -44,7 +44,9 @@ def only_experiment(plan: Plan) -> ExperimentConfig:
 
 
 def attacked(
-    experiment: ExperimentConfig, families: Sequence[Family], defenses: Iterable[Mapping[str, Any]]
+    experiment: ExperimentConfig,
+    families: Sequence[SearchedFamily],
+    defenses: Iterable[Mapping[str, Any]],
 ) -> ExperimentConfig:
     """The experiment as it is attacked: with the blind guess, without further controls or seeds.
 
@@ -61,7 +63,7 @@ def attacked(
     return parse_experiment(table)
 
 
-def last_round(experiment: ExperimentConfig, families: Sequence[Family]) -> int:
+def last_round(experiment: ExperimentConfig, families: Sequence[SearchedFamily]) -> int:
     """The round after which nothing is attacked; that of all training where noise depends on it."""
     whole, captured = experiment.federation.rounds, experiment.capture.rounds
     private = any(build_chain(family.tables, "defenses").unit is not None for family in families)
@@ -71,7 +73,9 @@ def last_round(experiment: ExperimentConfig, families: Sequence[Family]) -> int:
 
 
 def trained(
-    experiment: ExperimentConfig, families: Sequence[Family], defenses: Iterable[Mapping[str, Any]]
+    experiment: ExperimentConfig,
+    families: Sequence[SearchedFamily],
+    defenses: Iterable[Mapping[str, Any]],
 ) -> ExperimentConfig | None:
     """What remains to be trained for the utility, without captures; None if nothing does."""
     seeds = utility_seeds(experiment)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.decision.answer import Question
-from experiments.decision.families import Family, families, parse_ranges
+from experiments.decision.families import SearchedFamily, families, parse_ranges
 from experiments.decision.plan import attacked, only_experiment, unattacked, utility_seeds
 from experiments.decision.search import looks, strengths_tried
 from experiments.decision.targets import Target, check_clients, parse_costs, parse_targets
@@ -28,11 +28,11 @@ _MACHINE = {
 
 
 @dataclass(frozen=True)
-class Task:
+class CalibrationTask:
     """What is to be searched for what."""
 
     experiment: ExperimentConfig
-    families: tuple[Family, ...]
+    families: tuple[SearchedFamily, ...]
     targets: tuple[Target, ...]
     question: Question
 
@@ -68,7 +68,7 @@ def ask(
     depth: int,
     group: int,
     error: float,
-) -> Task:
+) -> CalibrationTask:
     """Check everything that can be checked before anything is trained.
 
     Args:
@@ -98,10 +98,10 @@ def ask(
         group=group,
         error=error,
     )
-    return Task(experiment, searched_families, targets, question.sealed())
+    return CalibrationTask(experiment, searched_families, targets, question.sealed())
 
 
-def begin(task: Task, root: Path) -> None:
+def begin(task: CalibrationTask, root: Path) -> None:
     """Make the run folder and note the question there, or go on with the same one.
 
     Raises:

@@ -56,7 +56,7 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class MeanBounds:
     """What is known of one attack and target, rescaled.
 
     Attributes:
@@ -87,7 +87,7 @@ class Decision:
     word: Word
     attack: str
     target: str
-    bounds: Mapping[str, Mapping[str, Bounds]]
+    bounds: Mapping[str, Mapping[str, MeanBounds]]
     clients: int
     reason: str = ""
 
@@ -98,9 +98,9 @@ class _Scores:
 
     by_target: dict[str, list[float]] = field(default_factory=dict)
 
-    def bounds(self, errors: Errors) -> dict[str, Bounds]:
+    def bounds(self, errors: Errors) -> dict[str, MeanBounds]:
         return {
-            name: Bounds(
+            name: MeanBounds(
                 len(scores),
                 sum(scores) / len(scores),
                 lower(scores, errors.leaks),
@@ -129,7 +129,7 @@ def decide(
         group: clients attacked between two looks.
     """
     scores = {attack: _Scores() for attack in attacks}
-    bounds: dict[str, dict[str, Bounds]] = {}
+    bounds: dict[str, dict[str, MeanBounds]] = {}
     pending, used = list(attacks), 0
     for start in range(0, len(clients), group):
         some = clients[start : start + group]
@@ -150,7 +150,7 @@ def decide(
 
 
 def _leak(
-    bounds: Mapping[str, Mapping[str, Bounds]], targets: Sequence[Target]
+    bounds: Mapping[str, Mapping[str, MeanBounds]], targets: Sequence[Target]
 ) -> tuple[str, str] | None:
     """The attack and the target that leaks most surely."""
     over = {
@@ -162,12 +162,12 @@ def _leak(
     return max(over, key=lambda key: over[key]) if over else None
 
 
-def _below(by_target: Mapping[str, Bounds], targets: Sequence[Target]) -> bool:
+def _below(by_target: Mapping[str, MeanBounds], targets: Sequence[Target]) -> bool:
     return all(by_target[target.name].high < target.passes for target in targets)
 
 
 def _nearest(
-    bounds: Mapping[str, Mapping[str, Bounds]], targets: Sequence[Target]
+    bounds: Mapping[str, Mapping[str, MeanBounds]], targets: Sequence[Target]
 ) -> tuple[str, str]:
     near = {
         (attack, target.name): by_target[target.name].high - target.passes

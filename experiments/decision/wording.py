@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments.decision.answer import Answer, Cost, FamilyAnswer, Reached, Tried
+from experiments.decision.answer import Answer, Cost, FamilyAnswer, ReachedTarget, Tried
 from experiments.decision.targets import RARE, SHARES, Target, parse_targets
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.defense_names import compact
@@ -219,17 +219,17 @@ def _price(family: FamilyAnswer) -> str:
     return f", {'and costs' if sure else 'at a cost not told from none:'} {_lost(family)}"
 
 
-def _within(reached: Reached, value: float) -> str:
+def _within(reached: ReachedTarget, value: float) -> str:
     side = "at most" if _more_is_worse(reached) else "at least"
     return f"{side} {measured(reached.target, value)}"
 
 
-def _beyond(reached: Reached, value: float) -> str:
+def _beyond(reached: ReachedTarget, value: float) -> str:
     side = "at least" if _more_is_worse(reached) else "at most"
     return f"{side} {measured(reached.target, value)}"
 
 
-def _more_is_worse(reached: Reached) -> bool:
+def _more_is_worse(reached: ReachedTarget) -> bool:
     return reached.low <= reached.high
 
 

@@ -17,7 +17,7 @@ from fedsim.plain_files import check_path, digest_plain
 RECORD, PAGE, MANIFEST = "evidence.json", "index.html", "manifest.json"
 
 
-class Manifest(Sealed):
+class EvidenceManifest(Sealed):
     """``manifest.json``: SHA-256 of the files of the folder and of those of the run.
 
     Whoever signs the folder signs this file; its own hash is what ``fedsim evidence`` prints.
@@ -44,7 +44,7 @@ def write_evidence(record: EvidenceRecord, folder: Path) -> str:
     write_json(folder / RECORD, record)
     write_bytes(folder / PAGE, _render(record).encode())
     hashes = {name: digest_plain(folder / name) for name in (RECORD, PAGE)}
-    write_json(folder / MANIFEST, Manifest(files=hashes, sources=record.sources))
+    write_json(folder / MANIFEST, EvidenceManifest(files=hashes, sources=record.sources))
     return digest_plain(folder / MANIFEST)
 
 
@@ -61,7 +61,7 @@ def verify(folder: Path, run: Path | None = None) -> str:
     Raises:
         StoreError: a file is missing, altered or not listed.
     """
-    manifest = read_record(folder / MANIFEST, Manifest)
+    manifest = read_record(folder / MANIFEST, EvidenceManifest)
     present = {path.name for path in folder.iterdir()} - {MANIFEST}
     if added := sorted(present - manifest.files.keys()):
         raise StoreError(f"{folder / added[0]}: the manifest does not list it. Remove it.")

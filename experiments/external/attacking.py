@@ -75,7 +75,7 @@ def attack(
     label, chosen = _chosen(name, options)
     start = time.monotonic()
     job = Job(device=torch.device(device))
-    job.report = Progress("" if quiet else label, on_step)
+    job.report = StepPrinter("" if quiet else label, on_step)
     job.deadline = start + budget
     made = best_reading(victim.reply, victim.task, label, chosen, job, seed)
     return Guess.of(label, chosen, victim.task, made, time.monotonic() - start)
@@ -101,7 +101,7 @@ def _chosen(name: str | Attack, options: dict[str, Any]) -> tuple[str, Attack]:
     return label, build(known, {"name": label, **options}, f"attack {label!r}")
 
 
-class Progress:
+class StepPrinter:
     """Calls back, and with a label prints step and objective to stderr from time to time."""
 
     def __init__(self, label: str, on_step: OnStep | None = None) -> None:

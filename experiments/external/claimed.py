@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.bounds.audit import FEWEST
 from experiments.bounds.claims import Claim
-from experiments.bounds.one_run import Trial, any_bound, gaussian_bound
+from experiments.bounds.one_run import CanaryTrial, any_bound, gaussian_bound
 from fedsim.accountant import noise_multiplier
 from fedsim.build import explain, suggest
 from fedsim.canaries import LOUD, Planting, turn
@@ -129,7 +129,7 @@ class Verdict:
         return "\n".join([*lines, "assumed: " + "; ".join(self.assumed) + "."])
 
 
-def judged(trial: Trial, stated: Stated, unit: str, seen: str) -> Verdict:
+def judged(trial: CanaryTrial, stated: Stated, unit: str, seen: str) -> Verdict:
     """The bounds after a quarter of the releases, half of them, and all.
 
     Args:
@@ -190,14 +190,14 @@ def judged(trial: Trial, stated: Stated, unit: str, seen: str) -> Verdict:
     return Verdict(tuple(rows), unit, assumed)
 
 
-def _pooled(trial: Trial) -> Trial:
+def _pooled(trial: CanaryTrial) -> CanaryTrial:
     """Each release as a trial of its own, with the coins of the canaries."""
     count = trial.scores.shape[1]
     scores = trial.scores.reshape(-1, 1)
-    return Trial(scores, np.repeat(trial.included, count), np.repeat(trial.places, count))
+    return CanaryTrial(scores, np.repeat(trial.included, count), np.repeat(trial.places, count))
 
 
-def trial_of_rows(folder: Path) -> Trial:
+def trial_of_rows(folder: Path) -> CanaryTrial:
     """What ``fedsim.CanaryRows`` noted.
 
     Raises:
@@ -214,10 +214,10 @@ def trial_of_rows(folder: Path) -> Trial:
     coins = np.array(planting.plan.coins)
     rows, batch = float(facts["rows"]), float(facts["batch"])
     rate = min(1.0, batch / (rows + coins.sum()))
-    return Trial(scores.T, coins, (rows + np.cumsum(coins) - coins) / batch, rate)
+    return CanaryTrial(scores.T, coins, (rows + np.cumsum(coins) - coins) / batch, rate)
 
 
-def trial_of_captures(captures: Path, folder: Path, released: Released) -> Trial:
+def trial_of_captures(captures: Path, folder: Path, released: Released) -> CanaryTrial:
     """The scores of the clients' canaries in what the server saw, or in the models that it sent.
 
     Args:
@@ -259,7 +259,7 @@ def trial_of_captures(captures: Path, folder: Path, released: Released) -> Trial
         raise ConfigError(
             f"{captures}: the models of a single round tell no change. Capture one round more."
         )
-    return Trial(scores, np.array(planting.plan.coins)[places], np.zeros(len(places)))
+    return CanaryTrial(scores, np.array(planting.plan.coins)[places], np.zeros(len(places)))
 
 
 def _replies(

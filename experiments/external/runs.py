@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Frames:
+class RunFrames:
     """The tables of a run; their columns are the fields of ``fedsim.records``.
 
     Attributes:
@@ -74,7 +74,7 @@ class Frames:
         return together(found)
 
 
-def load(folder: Path | str, *, controls: bool = False) -> Frames:
+def load(folder: Path | str, *, controls: bool = False) -> RunFrames:
     """Read the tables of a run folder.
 
     Args:
@@ -104,4 +104,4 @@ def load(folder: Path | str, *, controls: bool = False) -> Frames:
     utility = read_frame(root / "utility.parquet", UtilityRow)
     if not controls:
         scores = scores[(scores.control == "none") & (scores.probe == "none")]
-    return Frames(root, scores.reset_index(drop=True), utility)
+    return RunFrames(root, scores.reset_index(drop=True), utility)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attacks.observed.input_range import find_range
-from attacks.scheduling.readings import Reply
+from attacks.scheduling.readings import OpenReply
 from experiments.external.facts import facts_of
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import ConfigError
@@ -142,10 +142,10 @@ class Update:
         return replace(update, task=found.of(made), match=f"{update.match}; {found}")
 
     @property
-    def reply(self) -> Reply:
+    def reply(self) -> OpenReply:
         """As attacks read it."""
         other = None if self.difference is None else self.difference.observation
-        return Reply(self.observation, self.claimed_examples, other)
+        return OpenReply(self.observation, self.claimed_examples, other)
 
     def __str__(self) -> str:
         seen, spec = self.observation, self.task.spec

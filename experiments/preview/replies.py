@@ -14,7 +14,7 @@ from fedsim.participation import cohorts_of, draw
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ExpectedReply:
     """What one reply is about.
 
     Attributes:
@@ -26,7 +26,7 @@ class Reply:
     steps: int
 
 
-def replies(config: CellConfig, labels: Tensor) -> Iterator[Reply]:
+def replies(config: CellConfig, labels: Tensor) -> Iterator[ExpectedReply]:
     """The replies that the server will keep, by round and client, as the clients draw them."""
     run, seed = config.federation, config.seed
     parts = partition(labels, run.clients, run, seed)
@@ -45,4 +45,4 @@ def replies(config: CellConfig, labels: Tensor) -> Iterator[Reply]:
                 used = dict.fromkeys(position for step in plan for position in step)
                 rows += [parts[client][position] for position in used]
                 steps = max(steps, len(plan))
-            yield Reply(tuple(rows), steps)
+            yield ExpectedReply(tuple(rows), steps)

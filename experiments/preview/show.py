@@ -29,7 +29,7 @@ from fedsim.records import PRIOR_ONLY
 
 
 @dataclass(frozen=True)
-class Cost:
+class PlannedCost:
     """Resources that one experiment needs.
 
     Attributes:
@@ -88,11 +88,11 @@ class ShownPart:
     modeless: tuple[str, ...]
     idle: tuple[str, ...]
     feasibility: dict[str, dict[str, Feasibility]]
-    cost: Cost
+    cost: PlannedCost
 
 
 @dataclass(frozen=True)
-class Description:
+class ExperimentDescription:
     """The whole plan."""
 
     name: str
@@ -169,7 +169,7 @@ def _alike(cells: dict[str, dict[str, Feasibility]]) -> dict[tuple[str, ...], li
     return alike
 
 
-def describe(plan: Plan) -> Description:
+def describe(plan: Plan) -> ExperimentDescription:
     """Describe a plan. Loads data and builds models, but trains nothing."""
     cells = make_cells(plan, Path("runs") / plan.name)
     starts = rehearse(cells)
@@ -190,7 +190,7 @@ def describe(plan: Plan) -> Description:
         idle = tuple(_idle(mine, starts))
         cost = _cost(mine, starts)
         parts.append(ShownPart(config, tuple(mine), threat, modeless, idle, found, cost))
-    return Description(plan.name, tuple(parts))
+    return ExperimentDescription(plan.name, tuple(parts))
 
 
 def _modeless(cells: list[Cell], starts: dict[str, Start]) -> tuple[str, ...]:
@@ -223,7 +223,7 @@ def _idle(cells: list[Cell], starts: dict[str, Start]) -> Iterator[str]:
             )
 
 
-def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
+def _cost(cells: list[Cell], starts: dict[str, Start]) -> PlannedCost:
     weights = [starts[cell.name].weights.values() for cell in cells]
     parameters = max(sum(value.numel() for value in values) for values in weights)
     captures = sum(_captures(cell.config) for cell in cells)
@@ -236,7 +236,7 @@ def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
     probes = sum(len(cell.config.captured_rounds) * cell.config.probes.count for cell in cells)
     attacks = entries(cells[0].experiment)
     again = sum(_fed_again(cell, starts[cell.name]) for cell in cells)
-    return Cost(
+    return PlannedCost(
         parameters,
         captures,
         probes,

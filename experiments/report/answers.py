@@ -31,7 +31,7 @@ follow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SectionAnswer:
     """What one task says in one setting.
 
     Attributes:
@@ -45,7 +45,7 @@ class Answer:
     statements: tuple[Statement, ...]
 
 
-def answers(section: TaskFindings) -> list[Answer]:
+def answers(section: TaskFindings) -> list[SectionAnswer]:
     """One answer for each setting of the task, in order."""
     verdicts = section.evidence.verdicts
     return [
@@ -156,7 +156,7 @@ def _range(numbers: Sequence[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _answer(section: TaskFindings, setting: str, verdicts: Sequence[Verdict]) -> Answer:
+def _answer(section: TaskFindings, setting: str, verdicts: Sequence[Verdict]) -> SectionAnswer:
     bare = next((verdict for verdict in verdicts if verdict.defense == "none"), None)
     others = [verdict for verdict in verdicts if verdict.defense != "none"]
     clauses = [_without(section, bare)] if bare else []
@@ -164,7 +164,7 @@ def _answer(section: TaskFindings, setting: str, verdicts: Sequence[Verdict]) ->
         group = [other for other in others if _graded(other) == word]
         if group:
             clauses.append(_under(section, group, bare))
-    return Answer(
+    return SectionAnswer(
         setting=setting,
         short="; ".join(clauses),
         statements=(

@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments.analysis.findings import Result, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.bounds.records import BudgetLimit
-from experiments.report.answers import Answer, answers
+from experiments.report.answers import SectionAnswer, answers
 from experiments.report.appendix import appendix
 from experiments.report.beyond import Told, beyond, told_of
 from experiments.report.brackets import Bracket, brackets
@@ -62,7 +62,7 @@ class Chapter:
     section: TaskFindings
     threat: ThreatModel
     seeds: frozenset[int]
-    answers: list[Answer]
+    answers: list[SectionAnswer]
     lineups: list[Lineup]
     strips: list[Strip]
     tables: dict[str, Table]

@@ -15,7 +15,7 @@ from fedsim.cell import CellConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class LineupColumn:
     """One defense under its strongest attack.
 
     Attributes:
@@ -50,7 +50,7 @@ class Lineup:
 
     setting: str
     ranked: str
-    columns: tuple[Column, ...]
+    columns: tuple[LineupColumn, ...]
     lines: tuple[Line, ...]
 
 
@@ -87,7 +87,7 @@ def _lineup(
     for verdict in ordered:
         attacker = verdict.strongest.attacker if verdict.strongest else None
         name = defense_name(verdict.defense, verdict.defense_options)
-        columns.append(Column(name, attack_label(section, attacker)))
+        columns.append(LineupColumn(name, attack_label(section, attacker)))
         guessed.append(
             {
                 example.position(cells[example.cell].seed): example

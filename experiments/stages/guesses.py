@@ -20,7 +20,7 @@ NOT_YET = "not attacked yet"
 
 
 @dataclass(frozen=True)
-class Guess:
+class StoredGuess:
     """What one job left.
 
     Attributes:
@@ -53,13 +53,13 @@ class Matched:
         return index is not None and confidence[index] == "certified"
 
 
-def read_guess(victims: Victims, label: str, key: CaptureKey) -> Guess:
+def read_guess(victims: Victims, label: str, key: CaptureKey) -> StoredGuess:
     """Read what the jobs of one label made of one capture, checked against its hash."""
     path, record = read_record_of(victims, label, key)
     if record.sha256 is None:
-        return Guess(record, None)
+        return StoredGuess(record, None)
     tensors = load_tensors(path.with_suffix(".safetensors"), record.sha256)
-    return Guess(record, victims.task.examples(batch_from(tensors)))
+    return StoredGuess(record, victims.task.examples(batch_from(tensors)))
 
 
 def read_record_of(victims: Victims, label: str, key: CaptureKey) -> tuple[Path, JobRecord]:
@@ -78,7 +78,7 @@ def read_scores(victims: Victims, label: str, key: CaptureKey) -> tuple[JobRecor
     return record, load_tensors(path.with_suffix(".safetensors"), record.sha256)["scores"]
 
 
-def matched(guess: Guess, truth: Examples, modality: Modality) -> Matched:
+def matched(guess: StoredGuess, truth: Examples, modality: Modality) -> Matched:
     """Match a guess to private examples, which need not be those that the attack was after."""
     examples = nothing(truth, modality) if guess.examples is None else guess.examples
     assignment = match(examples, truth, modality)

@@ -14,7 +14,7 @@ from fedsim.errors import StoreError
 from fedsim.records import STATUSES, JobRecord
 
 
-class Progress(NamedTuple):
+class JobCounts(NamedTuple):
     """Jobs, one for each attack or control on a capture.
 
     Attributes:
@@ -31,7 +31,7 @@ class Progress(NamedTuple):
         return f"partial: {self.settled} of {self.planned} jobs"
 
 
-def progress(run: Run) -> Progress:
+def progress(run: Run) -> JobCounts:
     """Check the files of a run, and count its jobs by their records.
 
     Raises:
@@ -62,9 +62,9 @@ def progress(run: Run) -> Progress:
     if planned and not settled and not any(run.root.glob("*/guesses/*/*.json")):
         where = run.cells[0].folder / "guesses"
         raise StoreError(f"{where}: not attacked. Run fedsim attack {run.root} first.")
-    return Progress(settled, planned)
+    return JobCounts(settled, planned)
 
 
-def scored_progress(root: Path) -> Progress:
+def scored_progress(root: Path) -> JobCounts:
     """As it was when the run was scored; older runs were scored whole."""
-    return Progress(**(read_provenance(root).get("jobs") or {"settled": 0, "planned": 0}))
+    return JobCounts(**(read_provenance(root).get("jobs") or {"settled": 0, "planned": 0}))

@@ -15,7 +15,7 @@ from experiments.plan.levels import level_of
 from experiments.stages.controls import controls
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import gallery, write_gallery
-from experiments.stages.guesses import NOT_YET, Guess, matched, read_guess
+from experiments.stages.guesses import NOT_YET, StoredGuess, matched, read_guess
 from experiments.stages.rows import write_rows
 from experiments.stages.signals import SignalRow, signals
 from experiments.stages.updates import UpdateRow, updates
@@ -121,7 +121,7 @@ class Scorer:
         return [entry for entry in known if entry.infers == what]
 
     def _compare(
-        self, entry: Entry, key: CaptureKey, guess: Guess, truth: Examples, control: str
+        self, entry: Entry, key: CaptureKey, guess: StoredGuess, truth: Examples, control: str
     ) -> Iterator[ScoreRow]:
         """One row for each metric and example."""
         pairing = matched(guess, truth, self.victims.task.modality)

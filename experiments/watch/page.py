@@ -15,7 +15,7 @@ from experiments.report.curves import FEW
 from experiments.report.figures import INK, Figure, frame_decibels, panel, strokes
 from experiments.report.gallery import data_uri, mark, words
 from experiments.report.templates import render
-from experiments.watch.state import CellState, Line, State
+from experiments.watch.state import CellState, CurveKey, State
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import duration, show, title, utility_unit
 from fedsim.build import registry
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SCRIPT = files("experiments.watch").joinpath("watch.js").read_text("utf-8")
 """The one script of the page, which the security policy knows by its hash."""
-Curve = tuple[Line, list[tuple[int, float]]]
+Curve = tuple[CurveKey, list[tuple[int, float]]]
 
 
 def page(name: str, state: State) -> str:
@@ -65,7 +65,7 @@ def _words(cell: CellState) -> str:
     return ", ".join(f"{cell.jobs[state]} {shown(state)}" for state in states)
 
 
-def _place(line: Line | CellState) -> str:
+def _place(line: CurveKey | CellState) -> str:
     setting, defense, options = line.place
     name = spoken(defense_name(defense, options))
     return f"{setting}: {name}" if setting else name

@@ -44,7 +44,7 @@ LATEST = 6
 """Ended jobs whose guesses are shown."""
 
 
-class Line(NamedTuple):
+class CurveKey(NamedTuple):
     """One attack under one defense, by a metric; or utility, without an attack."""
 
     metric: str
@@ -92,8 +92,8 @@ class State:
     working: bool
     cells: tuple[CellState, ...] = ()
     running: tuple[Running, ...] = ()
-    leakage: dict[Line, dict[int, list[float]]] = field(default_factory=dict)
-    utility: dict[Line, list[tuple[int, float]]] = field(default_factory=dict)
+    leakage: dict[CurveKey, dict[int, list[float]]] = field(default_factory=dict)
+    utility: dict[CurveKey, list[tuple[int, float]]] = field(default_factory=dict)
     latest: tuple[Glimpse, ...] = ()
     reasons: tuple[str, ...] = ()
 
@@ -110,7 +110,7 @@ class Watcher:
             for name, label in settings(mine, {}).items():
                 self._labels[name] = ", ".join(filter(None, (first, label)))
         self._entries = {c.name: {e.label: e for e in entries(c.experiment)} for c in run.cells}
-        self._scored: dict[tuple[str, str, int, int], tuple[Line, list[float], Glimpse]] = {}
+        self._scored: dict[tuple[str, str, int, int], tuple[CurveKey, list[float], Glimpse]] = {}
         self._planned: dict[str, int] = {}
 
     @property
@@ -131,7 +131,7 @@ class Watcher:
         by_cell = defaultdict[str, list[LedgerRow]](list)
         for row in rows:
             by_cell[row.cell].append(row)
-        cells, utility = [], dict[Line, list[tuple[int, float]]]()
+        cells, utility = [], dict[CurveKey, list[tuple[int, float]]]()
         for cell in self.run.cells:
             try:
                 self._score(cell, by_cell[cell.name])
@@ -140,8 +140,8 @@ class Watcher:
             training, points = self._training(cell)
             cells.append(self._cell(cell, training, by_cell[cell.name]))
             for name in [name for name in UTILITY if name in points][:1]:
-                utility.setdefault(Line(name, "", self._place(cell)), points[name])
-        leakage = defaultdict[Line, dict[int, list[float]]](lambda: defaultdict(list))
+                utility.setdefault(CurveKey(name, "", self._place(cell)), points[name])
+        leakage = defaultdict[CurveKey, dict[int, list[float]]](lambda: defaultdict(list))
         for (_, _, number, _), (line, values, _) in sorted(self._scored.items()):
             leakage[line][number] += values
         shown = (self._scored.get((r.cell, r.label, r.round, r.client)) for r in reversed(rows))
@@ -230,7 +230,7 @@ class Watcher:
                     if found.assignment[best] is None
                     else content(found.aligned, best, modality),
                 )
-                line = Line(metric.name, attack, self._place(cell))
+                line = CurveKey(metric.name, attack, self._place(cell))
                 self._scored[row.cell, row.label, row.round, row.client] = line, values, glimpse
 
 

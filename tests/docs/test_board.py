@@ -3,13 +3,13 @@
 from docs import tables
 from docs.board import NAME, board
 from docs.measured import read
-from experiments.arena.records import Grade, Number
+from experiments.arena.records import Grade, GradedNumber
 from experiments.plan.config import shipped
 from experiments.plan.folder import Run
 
 
 def graded(name: str, mean: float, exact: int | None = 3) -> Grade:
-    score = Number(mean=mean, low=mean - 0.1, high=mean + 0.1)
+    score = GradedNumber(mean=mean, low=mean - 0.1, high=mean + 0.1)
     return Grade(
         track="arena-gpt2",
         name=name,
@@ -19,7 +19,7 @@ def graded(name: str, mean: float, exact: int | None = 3) -> Grade:
         exact=exact,
         score=score,
         nulls={"prior_only": score},
-        lead={"prior_only": Number(mean=0.25, low=0.2, high=0.3)},
+        lead={"prior_only": GradedNumber(mean=0.25, low=0.2, high=0.3)},
         cpu_seconds=90.0,
         measured=exact is not None,
         code="c",

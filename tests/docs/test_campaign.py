@@ -9,7 +9,7 @@ import pytest
 from docs import campaign, progress, recorded, tables
 from docs.campaign import Ended
 from docs.measured import read
-from docs.progress import Estimate, keep_estimates
+from docs.progress import CpuTime, keep_estimates
 from experiments.plan.config import shipped
 from experiments.plan.folder import Run
 
@@ -36,7 +36,7 @@ def test_the_cheapest_comes_first_and_weights_before_their_use(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(campaign, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(campaign, "expect", lambda name: Estimate(float(len(name)), False))
+    monkeypatch.setattr(campaign, "expect", lambda name: CpuTime(float(len(name)), False))
     assert progress.needs("cola-lamp-finetuned") == ["cola-finetune"]
     names = ["cola-finetune", "lora", "cola-lamp-finetuned", "mlp-exact"]
     assert campaign.ready(names, 1.0) == ["lora", "mlp-exact", "cola-finetune"]
@@ -45,7 +45,7 @@ def test_the_cheapest_comes_first_and_weights_before_their_use(
     trained.mkdir(parents=True)
     (trained / "provenance.json").touch()
     assert campaign.ready(names, 1.0)[-1] == "cola-lamp-finetuned"
-    keep_estimates({"lora": Estimate(7200.0, True)})
+    keep_estimates({"lora": CpuTime(7200.0, True)})
     assert progress.estimates()["lora"].text() == "at most 2.0 h"
 
 

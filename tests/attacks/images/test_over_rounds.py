@@ -15,7 +15,7 @@ from attacks.images.gi_gip import GIGIP
 from attacks.images.image_losses import matching_loss
 from attacks.images.inverting import Inverting
 from attacks.images.over_rounds import common_labels, joined
-from attacks.images.victims import RoundsLoss, Victims
+from attacks.images.victims import RoundsLoss, VictimGroup
 from attacks.observed.labels import find_head
 from attacks.observed.replay import replay
 from attacks.observed.same_rows import ALONE
@@ -139,7 +139,7 @@ def test_rows_that_may_differ_are_attacked_round_by_round(
     assert [guess.note for guess in together] == ["", ""]
 
 
-def read(task: Task, seen: list[Observation]) -> list[Victims]:
+def read(task: Task, seen: list[Observation]) -> list[VictimGroup]:
     inverting = Inverting()
     return [inverting._victims([observation], task, [rng()], Job()) for observation in seen]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.learned.inverter_outputs import Pixels
-from attacks.learned.regression import Regression
+from attacks.learned.regression import RidgeRegression
 from attacks.learned.ridge import Ridge
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -26,7 +26,7 @@ Victim = Callable[..., tuple[Task, Observation]]
 @pytest.mark.parametrize("updates", [12, 60])
 def test_the_regression_is_ridge_regression(updates: int) -> None:
     draw = rng(updates)
-    network = Regression(20 + 2, 2, Pixels((1, 1, 3)))
+    network = RidgeRegression(20 + 2, 2, Pixels((1, 1, 3)))
     label = torch.nn.functional.one_hot(torch.arange(updates) % 2, 2).float()
     features = torch.cat([3 + 2 * torch.randn(updates, 20, generator=draw), label], 1)
     truths = features[:, :3] + 0.1 * torch.randn(updates, 3, generator=draw)
@@ -43,7 +43,7 @@ def test_the_regression_is_ridge_regression(updates: int) -> None:
 
 def test_the_regression_knows_when_noise_hides_everything() -> None:
     draw = rng(5)
-    network = Regression(400 + 2, 2, Pixels((1, 1, 3)))
+    network = RidgeRegression(400 + 2, 2, Pixels((1, 1, 3)))
 
     def updates(count: int) -> tuple[torch.Tensor, torch.Tensor]:
         label = torch.nn.functional.one_hot(torch.arange(count) % 2, 2).float()
@@ -59,7 +59,7 @@ def test_the_regression_knows_when_noise_hides_everything() -> None:
     assert error < 1.05 * float(heldout[1].var())
 
 
-def _scaled(network: Regression, features: Tensor) -> Tensor:
+def _scaled(network: RidgeRegression, features: Tensor) -> Tensor:
     label = features[:, -2:].argmax(1)
     scaled: Tensor = (features[:, :-2] - network.mean[label]) / network.deviation[label]
     return scaled

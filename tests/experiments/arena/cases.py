@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from experiments.arena.sealing import Sealed, seal
+from experiments.arena.sealing import SealedTrack, seal
 from experiments.pipeline import execute
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
@@ -46,7 +46,7 @@ MEMBERS = merge(
 )
 
 
-def sealed_track(table: dict[str, Any], root: Path) -> Sealed:
+def sealed_track(table: dict[str, Any], root: Path) -> SealedTrack:
     """Simulate under a seed and a key that are long enough, the same in every test, and seal."""
     drawn = table["task"]["split"].replace("@1", f"@{SECRET:x}")
     config = parse_experiment(merge(table, {"seeds": [SECRET], "task": {"split": drawn}}))

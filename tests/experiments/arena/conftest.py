@@ -6,24 +6,24 @@ from collections.abc import Callable
 
 import pytest
 
-from experiments.arena.sealing import Sealed
+from experiments.arena.sealing import SealedTrack
 from tests.experiments.arena.cases import IMAGES, MEMBERS, TEXTS, sealed_track
 
 
 @pytest.fixture(scope="session")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Sealed:
+def texts(tmp_path_factory: pytest.TempPathFactory) -> SealedTrack:
     """Six clients of a small GPT-2, a text each."""
     return sealed_track(TEXTS, tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="session")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Sealed:
+def images(tmp_path_factory: pytest.TempPathFactory) -> SealedTrack:
     """Six clients of an MLP, an image each."""
     return sealed_track(IMAGES, tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture(scope="session")
-def members(tmp_path_factory: pytest.TempPathFactory) -> Sealed:
+def members(tmp_path_factory: pytest.TempPathFactory) -> SealedTrack:
     """Six clients of an MLP, two images each, half of which are among the candidates."""
     return sealed_track(MEMBERS, tmp_path_factory.mktemp("members"))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks import foreign
 from experiments.arena.bundle import open_bundle
 from experiments.arena.grading import grade
-from experiments.arena.sealing import Sealed
+from experiments.arena.sealing import SealedTrack
 from experiments.arena.submitting import submit_guesses
 
 
@@ -29,7 +29,7 @@ class Grey:
 
 
 def test_guesses_of_public_code_are_made_without_the_truth(
-    images: Sealed,
+    images: SealedTrack,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -13,7 +13,7 @@ import torch
 from experiments.arena.bundle import open_bundle
 from experiments.arena.grading import grade
 from experiments.arena.records import GRADE, SUBMISSION, Grade, Submission
-from experiments.arena.sealing import SEED_BITS, Sealed, seal, secret_settings
+from experiments.arena.sealing import SEED_BITS, SealedTrack, seal, secret_settings
 from experiments.arena.submitting import submit_attack, submit_guesses
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
@@ -30,7 +30,7 @@ FIRST = "round-0001-client-0000"
 
 
 @pytest.fixture(scope="module")
-def submitted(texts: Sealed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def submitted(texts: SealedTrack, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Guesses of an exact attack."""
     out = tmp_path_factory.mktemp("submitted") / "span"
     away = texts.truth.rename(texts.truth.with_name("away"))  # a participant has no truth
@@ -46,7 +46,7 @@ def copied(submitted: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(submitted, tmp_path / "submission"))
 
 
-def guessed(sealed: Sealed, tensors: Tensors, folder: Path) -> Path:
+def guessed(sealed: SealedTrack, tensors: Tensors, folder: Path) -> Path:
     """A submission of such guesses."""
     path = folder / "guesses.safetensors"
     save_tensors(path, tensors)
@@ -60,7 +60,7 @@ def pictures(count: int = 1, **more: torch.Tensor) -> Tensors:
     return {f"{FIRST}/inputs": grey} | {f"{FIRST}/{name}": value for name, value in more.items()}
 
 
-def test_an_exact_attack_is_graded_beside_its_nulls(submitted: Path, texts: Sealed) -> None:
+def test_an_exact_attack_is_graded_beside_its_nulls(submitted: Path, texts: SealedTrack) -> None:
     before = files_of(texts.truth)
     graded = grade(submitted, texts.truth)
     assert (graded.n, graded.clients, graded.exact, graded.score.mean) == (6, 6, 6, 1.0)
@@ -76,7 +76,7 @@ def test_an_exact_attack_is_graded_beside_its_nulls(submitted: Path, texts: Seal
 
 
 def test_a_file_of_texts_is_graded_as_its_tokens(
-    texts: Sealed, submitted: Path, tmp_path: Path
+    texts: SealedTrack, submitted: Path, tmp_path: Path
 ) -> None:
     (cell,) = Run.open(texts.truth).cells
     task = open_bundle(texts.bundle).task
@@ -90,13 +90,13 @@ def test_a_file_of_texts_is_graded_as_its_tokens(
     assert (graded.exact, graded.measured, graded.cpu_seconds) == (6, False, 12.0)
 
 
-def test_a_client_without_a_guess_counts_as_a_blank(images: Sealed, tmp_path: Path) -> None:
+def test_a_client_without_a_guess_counts_as_a_blank(images: SealedTrack, tmp_path: Path) -> None:
     alone = grade(guessed(images, pictures(), tmp_path), images.truth)
     assert alone.n == 6
     assert alone.score.mean == pytest.approx(alone.nulls["prior_only"].mean)
 
 
-def test_membership_is_ranked_among_fresh_rows(members: Sealed, tmp_path: Path) -> None:
+def test_membership_is_ranked_among_fresh_rows(members: SealedTrack, tmp_path: Path) -> None:
     submit_attack(open_bundle(members.bundle), {"name": "membership"}, tmp_path / "out")
     graded = grade(tmp_path / "out", members.truth)
     assert graded.metric == "membership_auc"
@@ -106,7 +106,7 @@ def test_membership_is_ranked_among_fresh_rows(members: Sealed, tmp_path: Path) 
 
 
 def test_stated_certificates_and_statuses_are_not_believed(
-    copied: Path, submitted: Path, texts: Sealed
+    copied: Path, submitted: Path, texts: SealedTrack
 ) -> None:
     """A victim called skipped would leave the mean, and a certificate counts by itself."""
     extra = {"status": "skipped", "confidence": ["certified"]}
@@ -126,7 +126,7 @@ def test_stated_certificates_and_statuses_are_not_believed(
     ],
 )
 def test_a_changed_submission_is_refused(
-    changed: str, said_of_it: str, copied: Path, texts: Sealed, refused: Refused
+    changed: str, said_of_it: str, copied: Path, texts: SealedTrack, refused: Refused
 ) -> None:
     path = copied / changed
     content = bytearray(path.read_bytes())
@@ -136,7 +136,7 @@ def test_a_changed_submission_is_refused(
     assert said_of_it in refused("grade", copied, "--truth", texts.truth)
 
 
-def test_a_changed_bundle_is_refused(texts: Sealed, tmp_path: Path, refused: Refused) -> None:
+def test_a_changed_bundle_is_refused(texts: SealedTrack, tmp_path: Path, refused: Refused) -> None:
     bundle = Path(shutil.copytree(texts.bundle, tmp_path / "bundle"))
     path = bundle / "captures" / "task.json"
     path.write_text(path.read_text().replace("0.1", "0.2"))
@@ -145,7 +145,7 @@ def test_a_changed_bundle_is_refused(texts: Sealed, tmp_path: Path, refused: Ref
 
 
 def test_a_changed_truth_is_refused(
-    copied: Path, texts: Sealed, images: Sealed, tmp_path: Path, refused: Refused
+    copied: Path, texts: SealedTrack, images: SealedTrack, tmp_path: Path, refused: Refused
 ) -> None:
     """The owner cannot swap a row afterwards, nor the participant name another truth."""
     assert "of another bundle" in refused("grade", copied, "--truth", images.truth)
@@ -156,7 +156,7 @@ def test_a_changed_truth_is_refused(
     assert "do not open the commitments" in refused("grade", copied, "--truth", truth)
 
 
-def test_over_the_limit_is_refused(copied: Path, texts: Sealed, refused: Refused) -> None:
+def test_over_the_limit_is_refused(copied: Path, texts: SealedTrack, refused: Refused) -> None:
     old = read_record(copied / SUBMISSION, Submission)
     write_json(copied / SUBMISSION, old.model_copy(update={"cpu_seconds": 1900.0}))
     assert "31.7 CPU minutes, and toy-texts allows 30" in refused(
@@ -179,7 +179,7 @@ def test_over_the_limit_is_refused(copied: Path, texts: Sealed, refused: Refused
     ],
 )
 def test_guesses_against_the_rules_are_refused(
-    tensors: Tensors, said_of_it: str, images: Sealed, tmp_path: Path, refused: Refused
+    tensors: Tensors, said_of_it: str, images: SealedTrack, tmp_path: Path, refused: Refused
 ) -> None:
     path = tmp_path / "guesses.safetensors"
     save_tensors(path, tensors)
@@ -202,7 +202,7 @@ def test_guesses_against_the_rules_are_refused(
     ],
 )
 def test_texts_against_the_rules_are_refused(
-    content: str, said_of_it: str, texts: Sealed, tmp_path: Path, refused: Refused
+    content: str, said_of_it: str, texts: SealedTrack, tmp_path: Path, refused: Refused
 ) -> None:
     path = tmp_path / "guesses.json"
     path.write_text(content)
@@ -217,7 +217,7 @@ def test_texts_against_the_rules_are_refused(
     ("name", "seconds"), [("", 1), ("x" * 81, 1), ("\x1b[31m", 1), ("a", "nan"), ("a", "inf")]
 )
 def test_names_and_costs_are_held_to_their_form(
-    name: str, seconds: object, images: Sealed, tmp_path: Path, refused: Refused
+    name: str, seconds: object, images: SealedTrack, tmp_path: Path, refused: Refused
 ) -> None:
     path = tmp_path / "guesses.safetensors"
     save_tensors(path, pictures())
@@ -228,7 +228,7 @@ def test_names_and_costs_are_held_to_their_form(
 
 
 def test_a_submission_written_by_hand_is_held_to_the_rules(
-    copied: Path, texts: Sealed, refused: Refused
+    copied: Path, texts: SealedTrack, refused: Refused
 ) -> None:
     """Its hashes are right, and it lists every text of a thousand."""
     ids = torch.ones(1000, 5, dtype=torch.int64)
@@ -262,13 +262,13 @@ def test_a_seed_and_a_key_are_drawn_anew_each_time() -> None:
     assert split.endswith("[:60]")
 
 
-def test_nothing_is_sealed_over(texts: Sealed) -> None:
+def test_nothing_is_sealed_over(texts: SealedTrack) -> None:
     run = Run.open(texts.truth.parent / "run")
     with pytest.raises(Exception, match="sealed there already"):
         seal(run, texts.truth.parent)
 
 
-def test_missing_folders_are_named(texts: Sealed, tmp_path: Path, refused: Refused) -> None:
+def test_missing_folders_are_named(texts: SealedTrack, tmp_path: Path, refused: Refused) -> None:
     assert "no bundle" in refused("submit", tmp_path, tmp_path / "out", "--attack", "span")
     assert "no submission" in refused("grade", tmp_path, "--truth", texts.truth)
     assert "name an attack" in refused("submit", texts.bundle, tmp_path / "out")
@@ -277,7 +277,7 @@ def test_missing_folders_are_named(texts: Sealed, tmp_path: Path, refused: Refus
     )
 
 
-def test_truth_of_older_bytes_is_found(texts: Sealed, copied: Path, tmp_path: Path) -> None:
+def test_truth_of_older_bytes_is_found(texts: SealedTrack, copied: Path, tmp_path: Path) -> None:
     truth = Path(shutil.copytree(texts.truth, tmp_path / "truth"))
     cell = Run.open(truth).cells[0]
     (cell.folder / "guesses" / "prior_only" / f"{FIRST}.json").unlink()

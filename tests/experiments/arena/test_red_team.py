@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from experiments.arena.records import SECRET, Secret
-from experiments.arena.sealing import Sealed
+from experiments.arena.sealing import SealedTrack
 from experiments.plan.folder import Run
 from fedsim.capture import CaptureStore
 from fedsim.files import digest, read_record
@@ -27,13 +27,13 @@ ALLOWED = {
 }
 
 
-def files(sealed: Sealed) -> dict[str, bytes]:
+def files(sealed: SealedTrack) -> dict[str, bytes]:
     """Everything that is published: contents by name."""
     paths = [path for path in sealed.bundle.rglob("*") if path.is_file()]
     return {path.relative_to(sealed.bundle).as_posix(): path.read_bytes() for path in paths}
 
 
-def rows(sealed: Sealed) -> Iterator[Batch]:
+def rows(sealed: SealedTrack) -> Iterator[Batch]:
     """The private rows, one by one."""
     (cell,) = Run.open(sealed.truth).cells
     for record in cell.truth.clients():
@@ -41,7 +41,7 @@ def rows(sealed: Sealed) -> Iterator[Batch]:
         yield from (batch[i] for i in range(len(batch)))
 
 
-def traces(row: Batch, sealed: Sealed) -> Iterator[bytes]:
+def traces(row: Batch, sealed: SealedTrack) -> Iterator[bytes]:
     """The forms in which a row could lie somewhere: its numbers in any type, text, and hashes."""
     values = row.inputs[0] if row.mask is None else row.inputs[0][row.mask[0] == 1]
     plain = values.numpy()
@@ -64,7 +64,7 @@ def traces(row: Batch, sealed: Sealed) -> Iterator[bytes]:
     )
 
 
-def found(row: Batch, sealed: Sealed, published: dict[str, bytes]) -> set[str]:
+def found(row: Batch, sealed: SealedTrack, published: dict[str, bytes]) -> set[str]:
     """Names of the published files that hold a row."""
     forms = list(traces(row, sealed))
     assert min(map(len, forms)) > 8  # so that none is there by chance
@@ -73,7 +73,7 @@ def found(row: Batch, sealed: Sealed, published: dict[str, bytes]) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["texts", "images"])
 def test_no_bundle_holds_a_row_in_any_form(kind: str, request: pytest.FixtureRequest) -> None:
-    sealed: Sealed = request.getfixturevalue(kind)
+    sealed: SealedTrack = request.getfixturevalue(kind)
     published = files(sealed)
     for row in rows(sealed):
         assert not found(row, sealed, published)
@@ -82,7 +82,7 @@ def test_no_bundle_holds_a_row_in_any_form(kind: str, request: pytest.FixtureReq
 @pytest.mark.parametrize("kind", ["texts", "images"])
 def test_the_search_finds_what_is_there(kind: str, request: pytest.FixtureRequest) -> None:
     """The files of the truth, published by mistake, hold every row; so do its unsalted hashes."""
-    sealed: Sealed = request.getfixturevalue(kind)
+    sealed: SealedTrack = request.getfixturevalue(kind)
     (cell,) = Run.open(sealed.truth).cells
     leaked = {path.name: path.read_bytes() for path in cell.truth.root.glob("*.safetensors")}
     hashed = [hashlib.sha256(row.inputs.numpy().tobytes()).hexdigest() for row in rows(sealed)]
@@ -96,7 +96,7 @@ def test_the_search_finds_what_is_there(kind: str, request: pytest.FixtureReques
 def test_no_bundle_holds_what_the_rows_follow_from(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    sealed: Sealed = request.getfixturevalue(kind)
+    sealed: SealedTrack = request.getfixturevalue(kind)
     run = Run.open(sealed.truth)
     (cell,) = run.cells
     secret, seed = read_record(sealed.truth / SECRET, Secret), cell.config.seed
@@ -115,7 +115,7 @@ def test_no_bundle_holds_what_the_rows_follow_from(
 
 @pytest.mark.parametrize("kind", ["texts", "images"])
 def test_names_times_and_headers_say_nothing(kind: str, request: pytest.FixtureRequest) -> None:
-    sealed: Sealed = request.getfixturevalue(kind)
+    sealed: SealedTrack = request.getfixturevalue(kind)
     store = CaptureStore(sealed.bundle / "captures")
     replies = {store.tensors_path(key) for key in store.keys()}
     expected = {path.with_suffix(end) for path in replies for end in (".json", ".safetensors")}
@@ -140,7 +140,7 @@ def _header(path: Path) -> dict[str, object]:
     return table
 
 
-def test_a_commitment_without_its_salt_confirms_no_row(texts: Sealed) -> None:
+def test_a_commitment_without_its_salt_confirms_no_row(texts: SealedTrack) -> None:
     """Whoever owns every row of the data set can hash them all, and finds none."""
     manifest = files(texts)["bundle.json"]
     for row in rows(texts):
@@ -149,7 +149,7 @@ def test_a_commitment_without_its_salt_confirms_no_row(texts: Sealed) -> None:
             assert hashlib.sha256(content).hexdigest().encode() not in manifest
 
 
-def test_members_are_among_the_candidates_and_not_marked(members: Sealed) -> None:
+def test_members_are_among_the_candidates_and_not_marked(members: SealedTrack) -> None:
     """The candidates are published, so that what must not be found is which of them are members."""
     (cell,) = Run.open(members.truth).cells
     candidates = cell.captures.candidates()

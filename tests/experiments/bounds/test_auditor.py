@@ -11,7 +11,7 @@ import torch
 from clients.train import LocalTrainer
 from experiments.bounds.auditor import Auditor, Sampler
 from experiments.bounds.claims import Claim
-from experiments.bounds.one_run import Trial, gaussian_bound
+from experiments.bounds.one_run import CanaryTrial, gaussian_bound
 from fedsim.canaries import Canaries
 from fedsim.cell import TaskConfig
 from fedsim.defenses.budget import Budgeted
@@ -82,7 +82,7 @@ def trial(
     rounds: int = 2,
     sample: Sampler = schedule,
     canaries: int = 200,
-) -> Trial:
+) -> CanaryTrial:
     federation = FederationConfig(batch_size=size, rounds=rounds)
     chain = Chain(("defense",), (defense,))
     trainer = LocalTrainer(TASK, federation, chain, seed, torch.device("cpu"))

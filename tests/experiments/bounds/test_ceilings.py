@@ -7,8 +7,14 @@ import torch
 from torch import Tensor
 
 from attacks.observed.replay import replay
-from experiments.bounds.budgets import Reply, bits_sent, own_captures
-from experiments.bounds.ceilings import Spectrum, ceiling, information, spectrum_precision, unfold
+from experiments.bounds.budgets import ExampleReply, bits_sent, own_captures
+from experiments.bounds.ceilings import (
+    InformationSpectrum,
+    ceiling,
+    information,
+    spectrum_precision,
+    unfold,
+)
 from experiments.bounds.noise import Noise, noise
 from fedsim.defenses.encoding import Encoding
 from fedsim.magnitudes import cut
@@ -58,7 +64,7 @@ def test_information_is_that_of_autograd(share: float, make_run: Make) -> None:
     ]
     expected = torch.stack(columns) @ torch.stack(columns).T
     clip = math.inf if share == math.inf else share * length
-    reply = Reply(replay(cell.captures.load(key), task, torch.device("cpu")), clip)
+    reply = ExampleReply(replay(cell.captures.load(key), task, torch.device("cpu")), clip)
     unfold(reply.model.network)
     found = information(reply, batch)
     assert torch.allclose(found[:5, :5], expected, rtol=1e-3, atol=1e-6 * float(expected.max()))
@@ -68,7 +74,7 @@ def test_an_image_drawn_from_the_prior_has_its_spectrum() -> None:
     rng = torch.Generator().manual_seed(2)
     rough = torch.randn(500, 1, 4, 4, generator=rng)
     smooth = 0.5 + 0.1 * (rough.mean((2, 3), keepdim=True) + 0.2 * rough)
-    prior = Spectrum.of(smooth)
+    prior = InformationSpectrum.of(smooth)
     drawn = prior.draw(4000, rng)
     exact = torch.linalg.inv(prior.precision)
     assert torch.allclose(drawn.T.cov(), exact, atol=0.1 * float(exact.max()))
@@ -80,7 +86,7 @@ def test_less_noise_raises_the_ceiling(make_run: Make) -> None:
     run = make_run(IMAGES, **SMALL)
     simulate(run)
     cell = run.cells[0]
-    prior = Spectrum.of(cell.captures.auxiliary().inputs)
+    prior = InformationSpectrum.of(cell.captures.auxiliary().inputs)
     shared: dict[str, Tensor] = {}
     low, high, flat = (
         ceiling(cell, Noise(std, math.inf, 1, ""), prior, shared) for std in (1e-3, 1e-1, 1e4)

@@ -7,19 +7,19 @@ import pytest
 from scipy.stats import binom, norm
 
 from experiments.bounds.claims import Claim
-from experiments.bounds.one_run import Trial, any_bound, gaussian_bound
+from experiments.bounds.one_run import CanaryTrial, any_bound, gaussian_bound
 from fedsim.accountant import noise_multiplier
 
 DELTA = 1e-5
 
 
-def simulated(claim: Claim, canaries: int, seed: int, noise: float = 1.0) -> Trial:
+def simulated(claim: Claim, canaries: int, seed: int, noise: float = 1.0) -> CanaryTrial:
     rng = np.random.default_rng(seed)
     coins = rng.random(canaries) < 0.5
     shape = (canaries, claim.steps)
     inside = coins[:, None] & (rng.random(shape) < claim.rate)
     places = rng.random(canaries) / claim.rate
-    return Trial(rng.normal(0, noise * claim.noise, shape) + inside, coins, places)
+    return CanaryTrial(rng.normal(0, noise * claim.noise, shape) + inside, coins, places)
 
 
 def claim_of(epsilon: float, steps: int = 4, rate: float = 1.0) -> Claim:
@@ -59,14 +59,14 @@ def test_null_scores_give_no_bound() -> None:
     found = []
     for _ in range(100):
         scores = rng.normal(0, claim.noise, (200, claim.steps))
-        trial = Trial(scores, rng.random(200) < 0.5, np.zeros(200))
+        trial = CanaryTrial(scores, rng.random(200) < 0.5, np.zeros(200))
         found.append(max(gaussian_bound(trial, claim), any_bound(trial, claim)))
     assert sum(one > 0 for one in found) <= 10  # 5 % for each of the two
 
 
 def test_all_guesses_right_without_delta() -> None:
     coins = np.arange(100) % 2 == 0
-    trial = Trial(np.where(coins, 1.0, 0.0)[:, None], coins, np.zeros(100))
+    trial = CanaryTrial(np.where(coins, 1.0, 0.0)[:, None], coins, np.zeros(100))
     claim = Claim(1, 1.0, 1e-3, 1e-30)
     # The probability that all guesses are right is (1 + exp(-epsilon)) ** -guesses.
     error = 0.05 / 3

@@ -21,7 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from experiments.bounds.one_run import Trial
+from experiments.bounds.one_run import CanaryTrial
 from experiments.external.claimed import products_of, trial_of_rows
 from fedsim.accountant import noise_multiplier
 from fedsim.canaries import Planting
@@ -76,7 +76,7 @@ def _weights(record: ArrayRecord) -> Tensors:
     return dict(record.to_torch_state_dict())
 
 
-def local_dp_mod(folder: Path, fault: Fault) -> Trial:
+def local_dp_mod(folder: Path, fault: Fault) -> CanaryTrial:
     """Flower's ``LocalDpMod``."""
     noise, clip = _scale(fault)
     mod = LocalDpMod(clip * CLIP, max(noise, 1e-9) * CLIP, EPSILON, DELTA)
@@ -90,8 +90,8 @@ def local_dp_mod(folder: Path, fault: Fault) -> Trial:
     return _trial(planting, scores, places)
 
 
-def _central(kind: Any, mods: list[Any]) -> Callable[[Path, Fault], Trial]:
-    def trial(folder: Path, fault: Fault) -> Trial:
+def _central(kind: Any, mods: list[Any]) -> Callable[[Path, Fault], CanaryTrial]:
+    def trial(folder: Path, fault: Fault) -> CanaryTrial:
         noise, clip = _scale(fault)
         options: dict[str, Any] = {"noise_multiplier": noise * NOISE / clip}
         norm = "initial_clipping_norm" if "Adaptive" in kind.__name__ else "clipping_norm"
@@ -109,12 +109,12 @@ def _central(kind: Any, mods: list[Any]) -> Callable[[Path, Fault], Trial]:
     return trial
 
 
-def _trial(planting: Planting, scores: list[list[float]], places: list[int]) -> Trial:
+def _trial(planting: Planting, scores: list[list[float]], places: list[int]) -> CanaryTrial:
     coins = np.array(planting.plan.coins)[places]
-    return Trial(np.array(scores), coins, np.zeros(len(places)))
+    return CanaryTrial(np.array(scores), coins, np.zeros(len(places)))
 
 
-def opacus_loop(folder: Path, fault: Fault) -> Trial:
+def opacus_loop(folder: Path, fault: Fault) -> CanaryTrial:
     """Four steps of Opacus' engine, each of half the rows."""
     from opacus import PrivacyEngine
 
@@ -150,7 +150,7 @@ def opacus_noise() -> float:
     return noise_multiplier(steps=STEPS, rate=RATE, target=EPSILON, delta=DELTA)
 
 
-IMPLEMENTATIONS: dict[str, Callable[[Path, Fault], Trial]] = {
+IMPLEMENTATIONS: dict[str, Callable[[Path, Fault], CanaryTrial]] = {
     "LocalDpMod": local_dp_mod,
     "ServerSideFixedClipping": _central(DifferentialPrivacyServerSideFixedClipping, []),
     "ClientSideFixedClipping": _central(

@@ -19,7 +19,7 @@ from scipy.stats import binom
 
 import fedsim
 from experiments.bounds.claims import Claim
-from experiments.bounds.one_run import Trial
+from experiments.bounds.one_run import CanaryTrial
 from experiments.external.claimed import Stated, judged
 from fedsim.canaries import Planting, canary_update
 from fedsim.errors import ConfigError, StoreError
@@ -96,7 +96,7 @@ def test_200_simulations_of_a_correct_mechanism_keep_the_level(claim: Claim, can
         coins = rng.random(canaries) < 0.5
         drawn = rng.random((canaries, claim.steps)) < claim.rate
         scores = rng.normal(0, claim.noise, drawn.shape) + coins[:, None] * drawn
-        trial = Trial(scores, coins, np.zeros(canaries), claim.rate)
+        trial = CanaryTrial(scores, coins, np.zeros(canaries), claim.rate)
         count += judged(trial, stated, "rounds", "all").refuted
     assert count <= binom.isf(1e-3, 200, 0.05)
 

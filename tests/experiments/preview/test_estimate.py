@@ -7,14 +7,14 @@ import pytest
 
 from attacks import ATTACKS
 from experiments.preview.estimate import CostEstimate
-from experiments.preview.show import Description, describe
+from experiments.preview.show import ExperimentDescription, describe
 from tests.apps.cases import IMAGES, TEXT, Make
 
 pytestmark = pytest.mark.usefixtures("fakes")
 NOISE = {"name": "gaussian_noise", "std": 0.1}
 
 
-def shown(make_run: Make, *attacks: dict[str, Any], **changes: object) -> Description:
+def shown(make_run: Make, *attacks: dict[str, Any], **changes: object) -> ExperimentDescription:
     return describe(make_run(IMAGES, attacks=list(attacks), **changes).plan)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.analysis.evidence import Clients, Evidence, Reached, Verdict, Word
+from experiments.analysis.evidence import Clients, Reached, SectionEvidence, Verdict, Word
 from experiments.analysis.findings import (
     Leakage,
     Problem,
@@ -153,5 +153,5 @@ def section(
         utility=tuple(
             utility(verdict, (seeds or {})[verdict.defense]) for verdict in verdicts if seeds
         ),
-        evidence=Evidence(verdicts=verdicts, **none),
+        evidence=SectionEvidence(verdicts=verdicts, **none),
     )
