@@ -34,6 +34,7 @@ Kind: TypeAlias = Literal[
     "wide",
     "beats_one",
     "recovered",
+    "exact",
     "failed",
     "unfinished",
     "interrupted",
@@ -98,7 +99,8 @@ class Verdict(Placed):
         smallest: smallest effect that counts, in units of the main metric.
         most: no attack's mean is more than this above every null baseline, at the corrected level;
             None where a bound is missing.
-        verbatim: clients with an example that came back exactly.
+        verbatim: clients with an example that came back exactly, and not by chance.
+        exact: clients with an example that came back exactly, whatever a blind guess does.
         recovered: clients with an example that passed the threshold of the main metric.
         reasons: why it is not another word, and what it rests on.
         levels: rungs of the ladder of realism, if the rows name them.
@@ -126,6 +128,7 @@ class Verdict(Placed):
     smallest: float
     most: float | None
     verbatim: Clients
+    exact: Clients
     recovered: Clients
     reasons: tuple[Reason, ...]
     levels: tuple[str, ...]

@@ -49,39 +49,44 @@ def broken(
     lines = [] if places else ["no attack was run, so that nothing was tested"]
     lines += _lost(scores)
     for limit in limits:
-        attacks = _tried(scores, limit.metric)
+        attacks = _attacks(scores, limit.metric)
+        tested = _tested(scores, limit.metric)
         for place in places:
-            tried = [attack for attack in attacks if attack.place == place]
-            if not tried:
+            if place not in tested:
                 lines.append(f"{where(place)}: no finished attack has a score of {limit.metric}")
-            lines += [line for attack in tried if (line := _over(attack, limit, compare))]
+            here = [attack for attack in attacks if attack.place == place]
+            lines += [line for attack in here if (line := _over(attack, limit, compare))]
     if verbatim is not None:
         lines += _returned(scores, places, verbatim)
     return lines
 
 
-def _tried(scores: pd.DataFrame, metric: str) -> list[Scored]:
-    """Attacks with a finished job that tried half of the victims; others have tested nothing."""
+def _attacks(scores: pd.DataFrame, metric: str) -> list[Scored]:
+    """Attacks that guessed at some victim; the guesses of one that refused others count, too."""
+    known = [candidate for candidate in scored(scores, metric) if is_attack(candidate)]
+    return [attack for attack in known if len(attack.refused) < len(attack.values)]
+
+
+def _tested(scores: pd.DataFrame, metric: str) -> set[DefenseInSetting]:
+    """Places with an attack that has a finished job and tried half of the victims."""
     done = scores[(scores.status == "done") & scores.has_value & (scores.metric == metric)]
     ran = {
         (DefenseInSetting(*place), AttackKey(attack, options, bool(adaptive)))
         for (*place, attack, options, adaptive), _ in attacked(done).groupby([*PLACE, *ATTACK])
     }
-    known = [candidate for candidate in scored(scores, metric) if is_attack(candidate)]
-    return [
-        candidate
-        for candidate in known
-        if (candidate.place, candidate.attacker) in ran
-        and 2 * len(candidate.refused) <= len(candidate.values)
-    ]
+    return {
+        attack.place
+        for attack in _attacks(scores, metric)
+        if (attack.place, attack.attacker) in ran and 2 * len(attack.refused) <= len(attack.values)
+    }
 
 
 def _lost(scores: pd.DataFrame) -> Iterator[str]:
-    """Attacks of which some jobs ended and others did not, whose guesses are blank or too early."""
+    """Attacks with jobs that did not end, whose guesses are blank or too early."""
     for (*place, attack, _, _), rows in attacked(scores).groupby([*PLACE, *ATTACK]):
         counts = by_status(jobs(rows))
         lost, done = counts["failed"] + counts["timeout"], counts["done"]
-        if lost and done and attack != PRIOR_ONLY:
+        if lost and attack != PRIOR_ONLY:
             under = where(DefenseInSetting(*place))
             yield f"{attack} {under}: {lost} of {lost + done} jobs failed or are unfinished"
 
@@ -91,6 +96,8 @@ def _over(attack: Scored, limit: ScoreLimit, compare: Compared) -> str:
     value = _number(attack, limit.most, compare)
     what = f"{attack.attacker.attack} {where(attack.place)}: {limit.metric}"
     if value is None:
+        if 2 * len(attack.refused) > len(attack.values):  # mostly the blind guess
+            return ""
         why = "clients are too few, or too much alike, for a bound"
         return f"{what} {attack.mean:.3g}, and {why}: pass --compare mean"
     over = value > limit.value if limit.most else value < limit.value
@@ -123,20 +130,17 @@ def _returned(
     scores: pd.DataFrame, places: Sequence[DefenseInSetting], allowed: int
 ) -> Iterator[str]:
     """Defenses under which too many examples are exact or certified as exact."""
-    attacks = {metric: _tried(scores, metric) for metric in EXACT_METRIC.values()}
+    attacks = {metric: _attacks(scores, metric) for metric in EXACT_METRIC.values()}
+    tested = set[DefenseInSetting]().union(*(_tested(scores, metric) for metric in attacks))
     for place in places:
-        known = {
-            metric: [attack for attack in scored_attacks if attack.place == place]
-            for metric, scored_attacks in attacks.items()
-        }
-        if not any(known.values()):
+        if place not in tested:
             names = " or ".join(EXACT_METRIC.values())
             yield f"{where(place)}: no finished attack has a score of {names}"
-            continue
         exact = {
             victim
-            for metric, scored_attacks in known.items()
+            for metric, scored_attacks in attacks.items()
             for attack in scored_attacks
+            if attack.place == place
             for victim, value in attack.values.items()
             if victim in attack.certified
             or (victim not in attack.refused and _exact(metric, value))

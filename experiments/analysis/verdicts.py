@@ -10,8 +10,8 @@ effect, surely (*better than guessing*); or so are precision and recall of the w
 ``labels leak``, ``members leak``: rows are not shown to leak, but withheld labels, or members, are.
 ``holds by bound``: the replies tell too little for the smallest effect, whatever the attack.
 ``no leak found``: every mean is surely below the smallest effect, no client has a recovered example
-more than under the baselines, no job failed or is unfinished, an attack that works without a
-defense was run, and under a defense one that is adapted to it.
+more than under the baselines, none is exact where no baseline is, no job failed or is unfinished,
+an attack that works without a defense was run, and under a defense one that is adapted to it.
 ``not attacked``: no attack has a score.
 ``not decided``: anything else; the reasons say what would decide it.
 
@@ -138,6 +138,7 @@ def judge(
         smallest=rule.smallest(modality),
         most=_most(tested, main),
         verbatim=_clients(tested, tested.returned.values()),
+        exact=_clients(tested, [hits.hit for hits in tested.exact]),
         recovered=_clients(tested, [one.gained for one in tested.recovered]),
         reasons=tuple(_reasons(rows, tested)),
         levels=tuple(sorted(filter(None, set(scores.level)))),
@@ -306,6 +307,10 @@ def _open(tested: _Tested) -> Iterator[Reason]:
         if more > less:
             numbers = {"clients": float(more), "blind": float(less)}
             yield Reason(kind="recovered", attack=hits.attacker, numbers=numbers)
+    for hits in tested.exact:
+        if hits.gained:  # not so many that they count
+            numbers = {"clients": float(len(owners(hits.gained)))}
+            yield Reason(kind="exact", attack=hits.attacker, numbers=numbers)
     yield from _lost(tested.jobs)
     yield from _untried(tested)
 

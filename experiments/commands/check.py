@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from experiments.analysis.findings import Findings
+    from experiments.analysis.gate import Limit
+    from fedsim.metrics.base import Metric
 
 _EFFECTS = ("psnr", "rouge")
 """Smallest effects of ``[verdict]``."""
@@ -84,6 +87,7 @@ def check(
     for limit in limits:
         if limit.metric not in (known := metric_classes()):
             raise ConfigError(f"{limit.metric!r}: is no metric. {suggest(limit.metric, known)}")
+        _check_side(limit, known[limit.metric])
     if unknown := sorted(effects.keys() - _EFFECTS):
         raise ConfigError(f"--smallest {unknown[0]!r}: {suggest(unknown[0], _EFFECTS)}")
     scores = _scores(run)
@@ -146,8 +150,25 @@ def _judged(run: Path, effects: dict[str, float]) -> Findings:
 
 
 def _limit(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
+    name, _, written = text.partition("=")
     try:
-        return name, float(value)
+        value = float(written)
     except ValueError:
-        raise ConfigError(f"{text!r}: no limit. Write metric=value, e.g. rouge1=0.3.") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{text!r}: no limit. Write metric=value, e.g. rouge1=0.3.")
+    return name, value
+
+
+def _check_side(limit: Limit, metric: type[Metric]) -> None:
+    """Refuse a limit that more leakage is sure to keep, or that no value can break."""
+    if limit.most != (metric.attacker_wants == "higher"):
+        wrong, right = ("--max", "--min") if limit.most else ("--min", "--max")
+        raise ConfigError(
+            f"{wrong} {limit.metric}={limit.value:g}: the more leaks, the "
+            f"{'lower' if limit.most else 'higher'} is {limit.metric}. Write {right}."
+        )
+    if metric.unit == "1" and not 0 <= limit.value <= 1:
+        raise ConfigError(
+            f"{limit.metric}={limit.value:g}: {limit.metric} lies between 0 and 1. Write a share."
+        )

@@ -3,7 +3,7 @@
 At a strength clients are attacked in groups. After each group every attack and target has a bound
 from below and one from above, by ``experiments.decision.sequence``, and
 
-- it *leaks* once a lower bound is above a target;
+- it *leaks* once a lower bound is above a target, or any score is above a target of 0;
 - it *holds* once all upper bounds are below all targets;
 - it stays *open* if the clients run out first.
 
@@ -158,6 +158,7 @@ def _leak(
         for attack, by_target in bounds.items()
         for target in targets
         if by_target[target.name].low > target.limit
+        or by_target[target.name].mean > target.limit == 0  # a single score refutes a mean of 0
     }
     return max(over, key=lambda key: over[key]) if over else None
 

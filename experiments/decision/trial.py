@@ -40,6 +40,7 @@ class CellTrial:
     blind: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     _broken: set[tuple[str, str]] = field(default_factory=set)
     _guessable: bool = False
+    _doubtful: bool = False
     _ran: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -77,6 +78,8 @@ class CellTrial:
         """Jobs that did not end as they should, and the lack of an adapted attack that ran."""
         if self._broken:
             return ", ".join(f"jobs of {name} {status}" for name, status in sorted(self._broken))
+        if self._doubtful:
+            return "an example came back exactly, which the blind guess comes near to elsewhere"
         if self.cells[0].config.defense == (UNDEFENDED,):
             return ""
         adapted = {entry.label for entry in self._entries if entry.adaptive}
@@ -100,6 +103,7 @@ class CellTrial:
                             value = _score(target, rows, nothing, guessable=self._guessable)
                             if value is not None:
                                 values_of[label][target.name].append(value)
+                        self._doubtful |= self._guessable and _came_back(rows, nothing)
         return values_of
 
     def _comes_near(self, client: int) -> bool:
@@ -150,11 +154,18 @@ def _of_examples(target: Target, scores: Sequence[float]) -> float:
     return max(scores) if target.name in SHARES else fmean(scores)
 
 
+def _came_back(rows: Guessed, blind: Guessed) -> bool:
+    """Whether a guess is exact, not certified, and the blind guess is not exact."""
+    name = next(name for name in EXACT_METRIC.values() if name in rows)
+    lucky = name in blind and is_exact(blind[name])
+    return is_exact(rows[name]) and not rows[name].certified and not lucky
+
+
 def _score(target: Target, rows: Guessed, blind: Guessed, *, guessable: bool) -> float | None:
     """The rescaled score of one guess; of the blind one where the attack refused the victim.
 
     An exact example counts if it is certified, or if the blind guess comes near to no victim so
-    far, as in ``experiments.analysis.hits``.
+    far, as in ``experiments.analysis.hits``. Else it keeps the strength open.
     """
     main = next(name for name in MAIN.values() if name in rows)
     if target.name == "verbatim":

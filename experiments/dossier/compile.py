@@ -12,6 +12,7 @@ from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.dossier.privacy import privacy_cards
 from experiments.dossier.record import (
+    DOUBTFUL,
     Conclusion,
     EvidenceRecord,
     Risk,
@@ -24,6 +25,7 @@ from experiments.plan.folder import Run, read_provenance
 from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of
 from experiments.report.naming import named_place
 from experiments.report.numbers import useful
+from experiments.report.reasons import share_bound
 from experiments.report.statements import defended, undefended
 from experiments.wording.defense_names import spoken
 from experiments.wording.names import title
@@ -121,7 +123,7 @@ class Compiler:
                     where = _where(section, verdict)
                     yield Risk(risk=_open(verdict), source=f"verdict on {where}")
                 elif verdict.clients:
-                    share = f"{verdict.verbatim.high:.0%}"
+                    share = share_bound(verdict.verbatim)
                     where = _where(section, verdict)
                     yield Risk(
                         risk=f"Up to {share} of clients may have an example that comes back "
@@ -178,7 +180,10 @@ def _conclusions(section: TaskFindings) -> Iterator[Conclusion]:
 def _persons(section: TaskFindings) -> Iterator[WorstPerson]:
     for verdict in section.evidence.verdicts:
         setting, name = named_place(verdict.place)
-        for kind, clients in (("verbatim", verdict.verbatim), ("recognisable", verdict.recovered)):
+        known = [("verbatim", verdict.verbatim), ("recognisable", verdict.recovered)]
+        if verdict.exact.hit > verdict.verbatim.hit:
+            known.append((DOUBTFUL, verdict.exact))
+        for kind, clients in known:
             if clients.of:
                 yield WorstPerson(
                     setting=setting,

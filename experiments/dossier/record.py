@@ -74,11 +74,15 @@ class Conclusion(Data):
     statement: str
 
 
+DOUBTFUL = "exact, chance not excluded"
+"""Of examples that came back exactly where a blind guess comes near to others, or is exact too."""
+
+
 class WorstPerson(Data):
     """Clients with at least one example that came back, under any attack.
 
     Attributes:
-        kind: ``verbatim`` or ``recognisable``.
+        kind: ``verbatim``, ``recognisable`` or ``DOUBTFUL``.
         high: the share of clients is at most this, at 95 % (Clopper and Pearson, one-sided).
         low: and at least this.
     """

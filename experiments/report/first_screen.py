@@ -28,6 +28,7 @@ _ADVICE: Mapping[Kind, str] = {
     "interrupted": "the jobs under {who} that were interrupted: fedsim attack runs them again",
     "beats_one": "a better attack on {who}: one reads something of the update already",
     "recovered": "more clients under {who}: single ones are recovered",
+    "exact": "more clients under {who}: single ones come back exactly",
 }
 """Reason that a verdict is open -> what would decide it."""
 

@@ -120,6 +120,13 @@ def _recovered(section: TaskFindings, reason: Reason) -> str:
     )
 
 
+def _exact(section: TaskFindings, reason: Reason) -> str:
+    return (
+        f"{_who(section, reason)} returns an example of {_clients(reason)} exactly where no blind "
+        "guess does, but blind guesses come near to others: too few to exclude chance"
+    )
+
+
 def _metric(reason: Reason) -> str:
     return "" if reason.metric in MAIN.values() else f"{title(reason.metric)}: "
 
@@ -134,6 +141,7 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
     "wide": _wide,
     "beats_one": _beats_one,
     "recovered": _recovered,
+    "exact": _exact,
     "failed": lambda _, one: f"{_jobs(one)} failed",
     "unfinished": lambda _, one: f"{_jobs(one)} unfinished: the clock ended them",
     "interrupted": lambda _, one: f"{_jobs(one)} were interrupted: fedsim attack runs them again",

@@ -105,3 +105,16 @@ def test_scores_that_are_no_numbers_are_refused_by_name(wrong: float) -> None:
     psnr[0][3] = wrong
     with pytest.raises(ConfigError, match="Use a metric with finite values"):
         judged({"psnr": psnr}, "image")
+
+
+@pytest.mark.parametrize(("clients", "exact"), [(64, 1), (300, 2), (600, 5)])
+def test_exact_sentences_beside_lucky_blind_guesses_keep_the_verdict_open(
+    clients: int, exact: int
+) -> None:
+    parts = texts(clients, exact)
+    for blind in (parts["rougeL"][1], parts["exact_match"][1]):
+        blind[-exact:] = 1.0
+    verdict = judged(parts, "text")
+    assert verdict.word == "not decided"
+    assert "exact" in {reason.kind for reason in verdict.reasons}
+    assert (verdict.verbatim.hit, verdict.exact.hit) == (0, exact)

@@ -207,3 +207,33 @@ def test_a_target_is_bounded_by_information(
     assert (found is None) == (bound is None)
     if found is not None:
         assert found == pytest.approx(bound, rel=2e-3)
+
+
+@dataclass
+class OneExact:
+    """Attacks of which the last gets an exact example of one client, and nothing else."""
+
+    hit: int
+
+    def attack(
+        self, attacks: Collection[str], clients: Sequence[int]
+    ) -> Mapping[str, Mapping[str, Sequence[float]]]:
+        return {
+            attack: {
+                SHARE.name: [
+                    float(client == self.hit and attack == ATTACKS[-1]) for client in clients
+                ]
+            }
+            for attack in attacks
+        }
+
+    def faults(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("hit", range(16))
+def test_one_exact_example_never_holds(hit: int) -> None:
+    errors = Errors.shared(ERROR, looks(STRENGTHS) + 1, len(ATTACKS), 1)
+    decision = decide(OneExact(hit), ATTACKS, (SHARE,), range(CLIENTS), errors, GROUP)
+    assert (decision.word, decision.attack) == ("leaks", ATTACKS[-1])
+    assert decision.clients == GROUP * (hit // GROUP + 1)

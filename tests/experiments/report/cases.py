@@ -63,6 +63,7 @@ def verdict(word: Word, defense: str = "none", options: str = "[]", **given: Any
         "smallest": 1.0,
         "most": 0.5,
         "verbatim": clients(0),
+        "exact": clients(0),
         "recovered": clients(6 if word == "leaks" else 0),
         "reasons": (),
         "members": None,
