@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from experiments.analysis.findings import Findings
-    from experiments.analysis.gate import Limit
+    from experiments.analysis.gate import ScoreLimit
     from fedsim.metrics.base import Metric
 
 _EFFECTS = ("psnr", "rouge")
@@ -160,7 +160,7 @@ def _limit(text: str) -> tuple[str, float]:
     return name, value
 
 
-def _check_side(limit: Limit, metric: type[Metric]) -> None:
+def _check_side(limit: ScoreLimit, metric: type[Metric]) -> None:
     """Refuse a limit that more leakage is sure to keep, or that no value can break."""
     if limit.most != (metric.attacker_wants == "higher"):
         wrong, right = ("--max", "--min") if limit.most else ("--min", "--max")

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from experiments.analysis.frames import score_frame
-from experiments.analysis.gate import Limit, broken
+from experiments.analysis.gate import ScoreLimit, broken
 from fedsim.records import ScoreRow
 from tests.experiments.analysis.cases import row
 
-LIMIT = Limit("rougeL", 0.3, most=True)
+LIMIT = ScoreLimit("rougeL", 0.3, most=True)
 
 
 def rows(attack: str, values: list[float | None], status: str = "done") -> list[ScoreRow]:
