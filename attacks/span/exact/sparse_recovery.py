@@ -27,10 +27,16 @@ from fedsim.tasks.text import TextTask
 
 _PURSUED_ATOMS = 1 << 17  # most rows of its dictionary, those with the largest share in the space
 _PURSUED_CHOICES = 256  # choices of one word for each place that are tried
-_PURSUED_CONTEXTS = 6  # random prefixes that a word's usual input is the mean of
-_PURSUED_PREFIXES = 16  # prefixes kept in the growth of a sentence
+_PURSUED_CONTEXTS = 3  # random prefixes of each length that a word's usual input is the mean of
+_PURSUED_LENGTHS = (4, 8, 16, 24)  # of these, in tokens
+_CONTEXT_RIDGE = 0.03  # mean variances that are added to those of contexts
+_LEAST_SPREAD = 1e-3  # of shares, as rounding alone may have none
+_PURSUED_APART = 10.0  # deviations of a share beyond which it says no more
+_PURSUED_STALE = 6  # further tokens that may pass without a likelier sentence
+_PURSUED_SWEEPS = 3  # most searches of each sentence of a batch
+_PURSUED_PREFIXES = 8  # prefixes kept in the growth of a sentence
 _PURSUED_END = -3.0  # least log-probability of a sentence's end that nothing else shows
-_PURSUED_TRUST = 15.0  # nats that a token's whole input in the space speaks for it
+_PURSUED_TRUST = 1.0  # share of the log-likelihood ratio of normal shares that counts
 
 _FACTORS = (1.0, 0.5, 2.0, 4.0)
 """Of ``_PURSUED_TRUST``, until a sentence explains all; the last for several sentences."""
@@ -184,10 +190,12 @@ class Growth:
     A true token's input is one of the rows whose combinations a layer shows, so that a larger share
     of it lies in their space. Rows of the same word at other places are alike, which hides this
     until the usual input of every word of the batch is taken off: what is left is the context.
+    Contexts are alike as well, so that shares are taken in the metric of their covariance.
 
     Attributes:
         layers: the network's first two blocks.
         kinds: the layers behind the attention that show anything.
+        metrics: of each, the root of the inverse covariance of contexts ``(width, width)``.
         begin: of every sentence, before its first token.
         places: the words of the batch at each place.
         writes: the language model; None for a classifier.
@@ -196,6 +204,7 @@ class Growth:
 
     layers: FirstLayers
     kinds: Sequence[Layer]
+    metrics: Sequence[Tensor]
     begin: Prefix
     places: Sequence[Tensor]
     writes: Any
@@ -211,64 +220,135 @@ class Growth:
         rng: torch.Generator,
     ) -> Growth:
         """Take the usual inputs behind random words of the batch."""
-        kinds, bare = list(spaces), tuple(Pursuit.of(space.basis) for space in spaces.values())
-        bag = torch.cat(list(places)).unique()
         edges = task.tokens([""])[0]
         modelled = task.spec.kind == "language-modelling"
-        drawn = torch.randint(len(bag), (_PURSUED_CONTEXTS, len(places) // 2), generator=rng)
-        contexts = bag[drawn.to(bag.device)]
-        contexts[:, 0] = places[0][0]
-        inputs = layers.of_extensions(kinds, contexts, bag)
-        usual = tuple(space.plus(x.mean(0)) for space, x in zip(bare, inputs, strict=True))
+        end = edges[-1] if edges and modelled else -1
+        places = [places[0], *[words[words != end] for words in places[1:]]]
+        kinds, bag = list(spaces), torch.cat(places).unique()
+        inputs = []
+        for size in _PURSUED_LENGTHS:
+            drawn = torch.randint(len(bag), (_PURSUED_CONTEXTS, size), generator=rng)
+            contexts = bag[drawn.to(bag.device)]
+            contexts[:, 0] = places[0][0]
+            inputs.append(layers.of_extensions(kinds, contexts, bag))
+        metrics, bare, usual = [], [], []
+        for space, parts in zip(spaces.values(), zip(*inputs, strict=True), strict=True):
+            seen = torch.cat(parts).double()
+            mean = seen.mean(0)
+            metric = _metric((seen - mean).flatten(0, 1))
+            metrics.append(metric)
+            bare.append(Pursuit.of(torch.linalg.qr(metric.T @ space.basis.double()).Q))
+            usual.append(bare[-1].plus(mean @ metric))
         writes = layers.network if modelled else None
-        end = edges[-1] if edges and modelled else None
-        return cls(layers, kinds, Prefix((), usual, bare), places, writes, end)
+        begin = Prefix((), tuple(usual), tuple(bare))
+        return cls(layers, kinds, metrics, begin, places, writes, end if end >= 0 else None)
 
     def sentences(self, count: int, job: Job) -> list[tuple[int, ...]]:
-        """As many sentences as the batch has, one by one, each without what others explain."""
-        begin, sentences = self.begin, list[tuple[int, ...]]()
-        while len(sentences) < count and not job.expired:
-            for factor in _FACTORS if count == 1 else _FACTORS[-1:]:
+        """As many sentences as the batch has, one by one, each without what others explain.
+
+        Those of several are searched again without what the others explain, until all is.
+        """
+        found = list[Prefix]()
+        for index in range(_PURSUED_SWEEPS * count if count > 1 else 1):
+            others = [each for i, each in enumerate(found) if i != index % count]
+            begin = self._beside(others)
+            factors = _FACTORS if count == 1 else _FACTORS[:1]
+            for factor in factors:
                 best = self._best(begin, factor * _PURSUED_TRUST, job)
                 if best.explains:
                     break
-            begin = replace(begin, left=best.left, bare=best.bare)
-            sentences.append(best.ids)
-        return sentences
+            if job.expired and found:
+                break
+            found[index % count :] = [best, *found[index % count + 1 :]]
+            if len(found) == count and best.explains:
+                break
+        if not best.explains:
+            return [sentence.ids for sentence in found]
+        return [self._trimmed(sentence, found) for sentence in found]
+
+    def _trimmed(self, sentence: Prefix, found: Sequence[Prefix]) -> tuple[int, ...]:
+        """The shortest beginning of a sentence that explains all beside the others.
+
+        Before a sure end, the last token has next to no gradient: the model tells it, if any.
+        """
+        shorter = self._beside([other for other in found if other is not sentence])
+        inputs = self._inputs(self.places[0].new_tensor([sentence.ids]))
+        for place, word in enumerate(sentence.ids):
+            last = [x[0, place : place + 1] for x in inputs]
+            shorter = self._grown(shorter, word, last, sentence.score)
+            if place and shorter.explains:
+                break
+        if self.end is None or len(shorter.ids) == len(self.places):
+            return shorter.ids
+        (logs,) = self._written([shorter.ids])
+        words = self.places[len(shorter.ids)]
+        longer = [(*shorter.ids, word) for word in words.tolist()]
+        ends = torch.cat([logs[words] + self._written(longer)[:, self.end], logs[self.end][None]])
+        return [*longer, shorter.ids][int(ends.argmax())]
+
+    def _beside(self, others: Sequence[Prefix]) -> Prefix:
+        """The beginning of a sentence beside others, with what these leave."""
+        begin = self.begin
+        for other in others:
+            inputs = self._inputs(torch.tensor([other.ids], device=self.places[0].device))
+            left, bare = (
+                tuple(pursuit.plus(x[0]) for pursuit, x in zip(part, inputs, strict=True))
+                for part in (begin.left, begin.bare)
+            )
+            begin = replace(begin, left=left, bare=bare)
+        return begin
+
+    def _inputs(self, ids: Tensor) -> list[Tensor]:
+        """Inputs ``(sentence, token, width)`` of each layer in its metric."""
+        inputs = self.layers.of_lines(self.kinds, ids)
+        return [x.double() @ metric for x, metric in zip(inputs, self.metrics, strict=True)]
 
     def _best(self, begin: Prefix, trust: float, job: Job) -> Prefix:
         """The likeliest sentence, or the first that explains all that is left."""
-        beam = [self._grown(begin, word, 0.0) for word in self.places[0].tolist()]
-        done: list[Prefix] = []
+        firsts = self.places[0]
+        inputs = self._inputs(firsts[:, None])
+        beam = [
+            self._grown(begin, word, [x[row] for x in inputs], 0.0)
+            for row, word in enumerate(firsts.tolist())
+        ]
+        best, stale = replace(begin, score=-torch.inf), 0
         for place in range(1, len(self.places) + 1):
-            tokens = self.places[place] if place < len(self.places) else self.places[0][:0]
-            grown: list[tuple[float, Prefix, int]] = []
             logs = self._written([prefix.ids for prefix in beam])
-            ratios = self._ratios(beam, tokens, trust)
-            for prefix, log, ratio in zip(beam, logs, ratios, strict=True):
-                over = log[self.end] if self.end is not None else log.new_zeros(())
-                if float(over) > _PURSUED_END or not len(tokens):
-                    done.append(replace(prefix, score=prefix.score + float(over)))
-                gain = (prefix.score + log[tokens] + ratio).tolist()
-                grown += [(t, prefix, w) for t, w in zip(gain, tokens.tolist(), strict=True)]
-            if not grown or job.expired:
+            over = torch.zeros(len(beam)) if self.end is None else logs[:, self.end]
+            ended = [
+                replace(prefix, score=prefix.score + nats)
+                for prefix, nats in zip(beam, over.tolist(), strict=True)
+            ]
+            likeliest = max(ended, key=lambda prefix: prefix.score)
+            best, stale = (likeliest, 0) if likeliest.score > best.score else (best, stale + 1)
+            if place == len(self.places) or stale > _PURSUED_STALE or job.expired:
                 break
-            best = sorted(grown, key=lambda each: -each[0])[:_PURSUED_PREFIXES]
-            beam = [self._grown(prefix, word, score) for score, prefix, word in best]
+            beam = self._extended(beam, self.places[place], logs, trust)
             if whole := [prefix for prefix in beam if prefix.explains]:
                 return whole[0]
-        return max(done or beam, key=lambda prefix: prefix.score)
+        return best
 
-    def _grown(self, prefix: Prefix, word: int, score: float) -> Prefix:
-        """The prefix with a further token."""
-        ids = (*prefix.ids, word)
-        line = torch.tensor([ids], device=self.places[0].device)
-        last = [inputs[0, -1:] for inputs in self.layers.of_lines(self.kinds, line)]
+    def _extended(
+        self, beam: Sequence[Prefix], tokens: Tensor, logs: Tensor, trust: float
+    ) -> list[Prefix]:
+        """The likeliest prefixes with a further token."""
+        ratios, inputs = self._ratios(beam, tokens, trust)
+        scores = ratios.new_tensor([prefix.score for prefix in beam])[:, None] + ratios
+        scores = (scores + logs[:, tokens]).flatten()
+        grown = []
+        for index in scores.topk(min(_PURSUED_PREFIXES, len(scores))).indices.tolist():
+            row, at = divmod(index, len(tokens))
+            last = [x[row, at][None] for x in inputs]
+            grown.append(self._grown(beam[row], int(tokens[at]), last, float(scores[index])))
+        return grown
+
+    def _grown(self, prefix: Prefix, word: int, last: Sequence[Tensor], score: float) -> Prefix:
+        """The prefix with a further token, whose inputs are ``(1, width)`` at each layer."""
         left, bare = (
-            tuple(inputs.plus(x) for inputs, x in zip(part, last, strict=True))
+            tuple(pursuit.plus(x) for pursuit, x in zip(part, last, strict=True))
             for part in (prefix.left, prefix.bare)
         )
-        return Prefix(ids, left, bare, score)
+        return Prefix((*prefix.ids, word), left, bare, score)
 
     @torch.no_grad()
     def _written(self, prefixes: list[tuple[int, ...]]) -> Tensor:
@@ -281,17 +361,33 @@ class Growth:
         logs: Tensor = self.writes(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
         return logs[:, -1].log_softmax(-1)
 
-    def _ratios(self, beam: Sequence[Prefix], tokens: Tensor, trust: float) -> Tensor:
-        """What speaks for each next token behind each prefix ``(prefix, token)``, in nats."""
-        total = torch.zeros(len(beam), len(tokens), device=tokens.device)
-        if not len(tokens):
-            return total
+    def _ratios(
+        self, beam: Sequence[Prefix], tokens: Tensor, trust: float
+    ) -> tuple[Tensor, list[Tensor]]:
+        """What speaks for each next token behind each prefix ``(prefix, token)``, in nats.
+
+        And their inputs to each layer ``(prefix, token, width)``.
+        """
         ids = torch.tensor([prefix.ids for prefix in beam], device=tokens.device)
-        for index, inputs in enumerate(self.layers.of_extensions(self.kinds, ids, tokens)):
+        total = torch.zeros(len(beam), len(tokens), device=tokens.device)
+        inputs = [
+            x.double() @ metric
+            for x, metric in zip(
+                self.layers.of_extensions(self.kinds, ids, tokens), self.metrics, strict=True
+            )
+        ]
+        for index, candidates in enumerate(inputs):
             for row, prefix in enumerate(beam):
                 left = prefix.left[index]
-                share = left.shares(inputs[row], left.directions)
-                middle = share.median()
-                spread = 1.4826 * (share - middle).abs().median()
-                total[row] += trust * (share - middle - 2 * spread).to(total)
-        return total
+                share = left.shares(candidates[row], left.directions)
+                apart = share - share.median()
+                apart = apart / (1.4826 * apart.abs().median()).clamp(min=_LEAST_SPREAD)
+                total[row] += trust * (apart.clamp(0, _PURSUED_APART).square() / 2 - 0.5).to(total)
+        return total, inputs
+
+
+def _metric(contexts: Tensor) -> Tensor:
+    """The root of the inverse covariance ``(width, width)`` of rows, with a ridge."""
+    values, basis = torch.linalg.eigh(contexts.T @ contexts)
+    metric: Tensor = basis * (values + _CONTEXT_RIDGE * values.mean()).rsqrt()
+    return metric
