@@ -246,7 +246,8 @@ class Growth:
     def sentences(self, count: int, job: Job) -> list[tuple[int, ...]]:
         """As many sentences as the batch has, one by one, each without what others explain.
 
-        Those of several are searched again without what the others explain, until all is.
+        The others of a batch are partly wrong at first, so that each is searched again beside them
+        until nothing is left to explain.
         """
         found = list[Prefix]()
         for index in range(_PURSUED_SWEEPS * count if count > 1 else 1):
@@ -257,10 +258,10 @@ class Growth:
                 best = self._best(begin, factor * _PURSUED_TRUST, job)
                 if best.explains:
                     break
-            if job.expired and found:
+            if job.expired and index >= count:
                 break
             found[index % count :] = [best, *found[index % count + 1 :]]
-            if len(found) == count and best.explains:
+            if job.expired or (len(found) == count and best.explains):
                 break
         if not best.explains:
             return [sentence.ids for sentence in found]
