@@ -39,7 +39,7 @@ _PURSUED_END = -3.0  # least log-probability of a sentence's end that nothing el
 _PURSUED_TRUST = 1.0  # share of the log-likelihood ratio of normal shares that counts
 
 _FACTORS = (1.0, 0.5, 2.0, 4.0)
-"""Of ``_PURSUED_TRUST``, until a sentence explains all; the last for several sentences."""
+"""Of ``_PURSUED_TRUST``, until a sentence explains all; the first for several sentences."""
 
 NOTE = "the adapters have a smaller rank than the batch has words, which a sparse pursuit found."
 _CHUNK = 4096  # tokens in one forward pass
