@@ -151,7 +151,7 @@ class Holder(Sealed):
 class Planting:
     """A folder of canaries, of its owner alone: it says which of them took part.
 
-    - ``canaries.json``: the ``Plan``.
+    - ``canaries.json``: the ``CanaryPlan``.
     - ``clients/000003``: the ``Holder`` of the canary 3; they are taken in order.
     - ``releases.json`` and ``scores.f64``, for examples: how many rows there are and the expected
       size of a batch; by release, the score of every canary.

@@ -108,7 +108,7 @@ class Factored:
         tokens = min(8, self.task.spec.input_shape[0])
         generator = torch.Generator().manual_seed(0)
         guess = torch.randn(1, 1, tokens, width, generator=generator, dtype=torch.float64)
-        device = self._device()
+        device = next(self.network.parameters()).device
         batch = blank(self.task, 1, tokens).to(device)
         norms: dict[str, float] = {}
         for group in self(guess.to(device), batch, create_graph=False):
@@ -126,9 +126,6 @@ class Factored:
     def _words(self) -> nn.Embedding:
         words: nn.Embedding = cast(Any, self.network).get_input_embeddings()
         return words
-
-    def _device(self) -> torch.device:
-        return next(self.network.parameters()).device
 
     def __call__(
         self,

@@ -85,13 +85,6 @@ def square_within(gradient: Tensor, observed: Tensor) -> tuple[Tensor, Slope]:
     return _energy(kept), lambda: kept.mul_(2)
 
 
-def wrong_sign(gradient: Tensor, observed: Tensor) -> tuple[Tensor, Slope]:
-    """``max(-G sign(observed), 0)^2``, which is 0 where the signs agree."""
-    signs = observed.sign()
-    wrong = gradient.mul_(signs).clamp_(max=0)
-    return _energy(wrong), lambda: wrong.mul_(signs).mul_(2)
-
-
 def soft_sign(gradient: Tensor, observed: Tensor) -> tuple[Tensor, Slope]:
     """``tanh(G) sign(observed)``."""
     soft, signs = gradient.tanh_(), observed.sign()

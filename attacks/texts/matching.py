@@ -20,7 +20,6 @@ from attacks.texts.dense import (
     soft_sign,
     soft_square,
     square_within,
-    wrong_sign,
 )
 from attacks.texts.targets import GradientTarget, make_targets
 from fedsim.capture import Observation
@@ -28,7 +27,7 @@ from fedsim.knowledge import MULTIPLES
 from fedsim.types import Batch, Tensors
 
 Distance: TypeAlias = Literal["cosine", "l2", "l2l1"]
-TextForm: TypeAlias = Literal["plain", "support", "hinge", "tanh"]
+TextForm: TypeAlias = Literal["plain", "support", "tanh"]
 
 SOFTNESS = 0.3
 """Width of the tanh that replaces a sign, in root mean squares of the tensor."""
@@ -42,12 +41,10 @@ class TextObjective:
         distance: ``cosine`` is the mean over tensors of ``1 - cosine``; ``l2`` the sum of squared
             differences (DLG); ``l2l1`` adds ``alpha_l1`` times the absolute differences (TAG).
         alpha_l1: weight of the absolute differences.
-        form: ``support`` leaves out coordinates received as 0, for pruned updates. Two forms for
-            signs replace the distance (Wu et al. 2022, appendix A): ``hinge`` is the share of the
-            energy with the wrong sign, and ``tanh`` the cosine distance between the signs and
-            ``tanh(G / tau)``. Both are means over tensors and independent of scale. The paper's
-            hinge is not divided by the energy, and is therefore lowest for a vanishing gradient;
-            its tanh has no tau.
+        form: ``support`` leaves out coordinates received as 0, for pruned updates. For signs
+            ``tanh`` replaces the distance (Wu et al. 2022, appendix A) by the cosine distance
+            between the signs and ``tanh(G / tau)``, a mean over tensors that does not depend on
+            the scale; in the paper it has no tau.
     """
 
     distance: Distance = "cosine"
@@ -57,7 +54,7 @@ class TextObjective:
     @property
     def is_mean(self) -> bool:
         """Whether the distance is a mean over tensors, which does not depend on the scale."""
-        return self.distance == "cosine" or self.form in {"hinge", "tanh"}
+        return self.distance == "cosine" or self.form == "tanh"
 
     @property
     def needs_coordinates(self) -> bool:
@@ -145,9 +142,6 @@ class _Terms:
 
     def distance(self, objective: TextObjective) -> Tensor:
         """The distance of each layer."""
-        if objective.form == "hinge":
-            # A guess without a gradient counts as entirely wrong.
-            return (self._sum(wrong_sign) + EPSILON**2) / (self._square() + EPSILON**2)
         if objective.form == "tanh":
             return self._soft_signs()
         within, alpha = objective.form == "support", objective.alpha_l1
@@ -227,8 +221,9 @@ def adapted(objective: TextObjective, observation: Observation) -> TextObjective
 
     Zeros are left out, and where the length was cut, sums of differences make way for the cosine.
     Signs of a batch of several sentences take ``tanh``. Those of one sentence take the cosine: by
-    it more tokens came back than by ``hinge`` or ``tanh`` (.73, .63 and .58 of those of six phrases
-    on the built-in BERT, mean of two seeds).
+    it more tokens came back than by ``tanh`` or by the paper's hinge, the share of the energy with
+    the wrong sign (.73, .58 and .63 of those of six phrases on the built-in BERT, mean of two
+    seeds).
     """
     lost = declared(observation).distortions
     if "sign" in lost:

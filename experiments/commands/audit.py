@@ -69,10 +69,12 @@ def audit(
         findings[kind] = inferred(rows, labels, configs)
     measured = plant(run, canaries)
     if as_json:
-        told = {kind: [one.model_dump() for one in own] for kind, own in findings.items()}
-        say(json.dumps({**told, "epsilon": measured.model_dump(mode="json", exclude={"seal"})}))
+        tables = {
+            kind: [finding.model_dump() for finding in part] for kind, part in findings.items()
+        }
+        say(json.dumps({**tables, "epsilon": measured.model_dump(mode="json", exclude={"seal"})}))
     else:
-        lines = [one.text() for own in findings.values() for one in own]
+        lines = [finding.text() for part in findings.values() for finding in part]
         say("\n".join([*lines, measured.text()]))
     raise typer.Exit(1 if measured.refuted else 0)
 

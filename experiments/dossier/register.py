@@ -54,7 +54,7 @@ def register(
                 what=said.get(result.attack, "").replace("``", ""),
                 options=options(result.attack_options),
                 adapted=result.adaptive,
-                budget=f"{_captures(result)} captures; {budgets[section.cells[0]]}",
+                budget=f"{sum(result.jobs.values())} captures; {budgets[section.cells[0]]}",
                 jobs=result.jobs,
                 outcome=_outcome(section, result),
                 **common,
@@ -98,7 +98,7 @@ def _inference(
     objective: Objective, finding: Finding, common: Mapping[str, str], budget: str
 ) -> Tested:
     number = Number(finding.mean, "1", finding.low, finding.high)
-    told = ", surely more than a guess" if finding.tells else ""
+    surely = ", surely more than a guess" if finding.tells else ""
     return Tested(
         objective=objective,
         setting=finding.setting,
@@ -109,7 +109,7 @@ def _inference(
         adapted=False,
         budget=budget,
         jobs={},
-        outcome=f"{METRICS[finding.metric]} {number}, {finding.clients} clients{told}",
+        outcome=f"{METRICS[finding.metric]} {number}, {finding.clients} clients{surely}",
         **common,
     )
 
@@ -120,10 +120,6 @@ def _budgets(run: Run) -> dict[str, str]:
         cell.name: f"at most {cell.experiment.attack_stage.time_budget:g} s a job"
         for cell in run.cells
     }
-
-
-def _captures(result: Result) -> int:
-    return sum(result.jobs.values())
 
 
 def _outcome(section: TaskFindings, result: Result) -> str:

@@ -22,7 +22,7 @@ from fedsim.records import FRESH_ROW, OTHER_CLIENT, ScoreRow
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Inferences:
     """What is known of one defense in one setting.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Known:
         return bool(seen) and not any(finding.tells or finding.guessed for finding in seen)
 
 
-def beyond(section: TaskFindings, run: Path, cells: Mapping[str, CellConfig]) -> list[Told]:
+def beyond(section: TaskFindings, run: Path, cells: Mapping[str, CellConfig]) -> list[Inferences]:
     """By setting and defense; empty without inferred membership, properties or an audit."""
     labels = settings(cells, {})
     findings: list[Finding] = []
@@ -80,20 +80,21 @@ def beyond(section: TaskFindings, run: Path, cells: Mapping[str, CellConfig]) ->
             audits.setdefault(key, []).append(row)
     known = _Known(section, findings, audits)
     places = {(labels[name], cell_defense(cell)) for name, cell in cells.items()}
-    told = [_told(known, *place) for place in sorted(places, key=_order)]
-    return told if findings or audits else []
+    by_place = [_inferences(known, *place) for place in sorted(places, key=_order)]
+    return by_place if findings or audits else []
 
 
 def _order(place: tuple[str, str]) -> tuple[object, ...]:
     return natural(place[0]), place[1] != "none", natural(place[1])
 
 
-def told_of(told: Sequence[Told], place: DefenseInSetting) -> Told | None:
+def inferences_of(known: Sequence[Inferences], place: DefenseInSetting) -> Inferences | None:
     """What is known of one defense in one setting."""
-    return next((one for one in told if (one.setting, one.defense) == named_place(place)), None)
+    by_place = {(inferences.setting, inferences.defense): inferences for inferences in known}
+    return by_place.get(named_place(place))
 
 
-def _told(known: _Known, setting: str, defense: str) -> Told:
+def _inferences(known: _Known, setting: str, defense: str) -> Inferences:
     members, audits = known.members(setting, defense), known.audits.get((setting, defense), ())
     said = (
         ("Rows", _rows(known, setting, defense)),
@@ -104,7 +105,7 @@ def _told(known: _Known, setting: str, defense: str) -> Told:
         ("What would change it", " ".join(_changes(known, setting, members, audits))),
     )
     last = audits[-1] if audits else None
-    return Told(
+    return Inferences(
         setting,
         defense,
         Number(members.mean, "1", members.low, members.high) if members else None,
@@ -157,9 +158,9 @@ def _members(known: _Known, setting: str, defense: str, best: Finding | None) ->
     null = next((f for f in findings if f.control == title(FRESH_ROW) and f.round is None), None)
     rate = next((f for f in findings if f.metric == "membership_tpr_1" and f.control == SEEN), None)
     sure = best.tells or (rate is not None and rate.tells)
-    told = "told from fresh rows" if sure else "not shown to be told from fresh rows"
+    verdict = "told from fresh rows" if sure else "not shown to be told from fresh rows"
     return (
-        f"{told}: AUC {best.number} by {best.attack}"
+        f"{verdict}: AUC {best.number} by {best.attack}"
         f"{f', {_share(rate)} at a false positive rate of 1 %' if rate else ''}, {best.n} members "
         f"of {best.clients} clients{best.blind}"
         f"{f'; fresh rows in their place {null.number}' if null else ''}"

@@ -12,7 +12,7 @@ from experiments.analysis.keys import DefenseInSetting
 from experiments.bounds.records import BudgetLimit
 from experiments.report.answers import SectionAnswer, answers
 from experiments.report.appendix import appendix
-from experiments.report.beyond import Told, beyond, told_of
+from experiments.report.beyond import Inferences, beyond, inferences_of
 from experiments.report.brackets import Bracket, brackets
 from experiments.report.curves import curves
 from experiments.report.figures import Figure
@@ -52,7 +52,7 @@ class Chapter:
         tables: by kind.
         brief: those that are written for all tasks together, by kind.
         extras: by heading.
-        told: by setting and defense, where more than rows was inferred or epsilon was audited.
+        inferences: by setting and defense, where more was inferred or epsilon was audited.
         brackets: what attacks reached and what none can, where the latter is known.
         worst: the victim of whom most came back; empty where no example may be named.
         changes: what would change the answer.
@@ -72,7 +72,7 @@ class Chapter:
     heatmaps: list[Figure]
     figures: list[Figure]
     unions: list[Figure]
-    told: list[Told]
+    inferences: list[Inferences]
     brackets: dict[DefenseInSetting, Bracket]
     worst: str
     changes: list[str]
@@ -83,14 +83,14 @@ class Chapter:
         section = self.section
         return f"{capital(title(section.task))}: {place_of(section)}"
 
-    def told_of(self, place: DefenseInSetting) -> Told | None:
+    def inferences_of(self, place: DefenseInSetting) -> Inferences | None:
         """What else is known of a defense."""
-        return told_of(self.told, place)
+        return inferences_of(self.inferences, place)
 
     @property
     def judged(self) -> bool:
         """Whether the page speaks of rows: some were attacked, or nothing else was inferred."""
-        return bool(self.section.results or not self.told)
+        return bool(self.section.results or not self.inferences)
 
     @property
     def groups(self) -> list[list[Result]]:
@@ -158,7 +158,7 @@ def chapter(
         bounds = budget_table(known.values(), settings(mine, {}))
         others |= {"How close a reconstruction can come": named([bounds], stem)[bounds.name]}
     named_others = {t.name.removeprefix(f"{stem}-"): t for t in others.values()}
-    told = beyond(section, run, mine)
+    inferences = beyond(section, run, mine)
     seeds = {cell.seed for cell in mine.values() if cell.capture.enabled}
     return Chapter(
         anchor=stem,
@@ -169,7 +169,7 @@ def chapter(
         lineups=lineups(section, examples, mine),
         strips=strips(section, examples) if full else [],
         tables=by_kind,
-        brief={"defenses": defense_table(section, told, known)}
+        brief={"defenses": defense_table(section, inferences, known)}
         | {k: by_kind[k] for k in BRIEF}
         | named_others,
         extras=others,
@@ -177,7 +177,7 @@ def chapter(
         heatmaps=heatmaps(section, mine, f"{stem}-sweep"),
         figures=curves(section, f"{stem}-rounds", None if full else (section.main,)),
         unions=union_figures(section, recovered, f"{stem}-coverage"),
-        told=told,
+        inferences=inferences,
         brackets=known,
         worst=worst(section, examples),
         changes=list(changes(section, known)),

@@ -38,7 +38,7 @@ def reached(section: TaskFindings, best: Reached | None) -> tuple[str, Number | 
     return attack_label(section, best.attacker), number(section, best.leakage)
 
 
-def told_labels(section: TaskFindings, verdict: Verdict) -> Number | None:
+def label_accuracy(section: TaskFindings, verdict: Verdict) -> Number | None:
     """Label accuracy of the attack that infers labels best."""
     result = section.result(verdict.place, verdict.labels) if verdict.labels else None
     accuracy = result.leakage[LABELS] if result else None

@@ -22,8 +22,8 @@ from experiments.report.figures import INK
 from experiments.report.gallery import data_uri, mark, words
 from experiments.report.glossary import glossary, metric_terms
 from experiments.report.naming import attack_label, attack_name, shown_metrics, unit_of
-from experiments.report.numbers import null_of, number, reached, told_labels, useful
-from experiments.report.phrases import attackers, scope, simulated, threats, told, trained
+from experiments.report.numbers import label_accuracy, null_of, number, reached, useful
+from experiments.report.phrases import attackers, outcomes, scope, simulated, threats, trained
 from experiments.report.reasons import phrases
 from experiments.report.statements import shade, word_of
 from experiments.report.tables import text_of
@@ -158,8 +158,8 @@ def environment() -> Environment:
         "shade": shade,
         "phrases": phrases,
         "show": show,
-        "told": told,
-        "told_labels": told_labels,
+        "outcomes": outcomes,
+        "label_accuracy": label_accuracy,
         "trained": trained,
         "title": title,
         "unit_of": unit_of,

@@ -99,7 +99,7 @@ def trained(section: TaskFindings) -> str:
     return " ".join(filter(None, parts))
 
 
-def told(result: Result) -> list[tuple[str, int, str]]:
+def outcomes(result: Result) -> list[tuple[str, int, str]]:
     """(status, jobs, reason) for each reason, those that differ in their numbers as one."""
     groups: dict[tuple[str, str], list[Problem]] = {}
     for problem in sorted(result.problems, key=lambda problem: (-problem.jobs, problem.reason)):

@@ -12,7 +12,7 @@ from experiments.analysis.verdicts import WORDS
 from experiments.report.costs import cost
 from experiments.report.doubts import doubt, false_certificates, refused, tested
 from experiments.report.naming import attack_label, unit_of_main
-from experiments.report.numbers import null_of, reached, told_labels
+from experiments.report.numbers import label_accuracy, null_of, reached
 from experiments.report.reasons import clients_hit, unit_after
 from experiments.wording.defense_names import NO_DEFENSE, defense_name
 from experiments.wording.names import show, title
@@ -218,11 +218,11 @@ def _why_untested(section: TaskFindings, verdict: Verdict) -> str:
 
 
 def _labels(section: TaskFindings, verdict: Verdict) -> str:
-    told = told_labels(section, verdict)
-    if told is None:
+    accuracy = label_accuracy(section, verdict)
+    if accuracy is None:
         return ""
     name = attack_label(section, verdict.labels)
-    return f"The labels leak: {name} infers {100 * told.value:.0f} % of them."
+    return f"The labels leak: {name} infers {100 * accuracy.value:.0f} % of them."
 
 
 def _members(verdict: Verdict) -> str:

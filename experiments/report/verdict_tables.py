@@ -8,10 +8,10 @@ from experiments.analysis.evidence import Clients, Gap, Verdict
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.verdicts import LABELS
-from experiments.report.beyond import Told, told_of
+from experiments.report.beyond import Inferences, inferences_of
 from experiments.report.brackets import Bracket
 from experiments.report.naming import attack_label, named_place, place_of, unit_of_main
-from experiments.report.numbers import null_of, number, reached, told_labels, useful
+from experiments.report.numbers import label_accuracy, null_of, number, reached, useful
 from experiments.report.reasons import phrases
 from experiments.report.statements import word_of
 from experiments.report.tables import Number, Table, Value
@@ -111,7 +111,7 @@ def _matrix_row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
         title(verdict.null) if verdict.null else None,
         Number(over.level) if over else None,
         attack_label(section, verdict.labels),
-        told_labels(section, verdict),
+        label_accuracy(section, verdict),
     )
 
 
@@ -127,7 +127,7 @@ def _share(known: Clients) -> Number | None:
 
 def defense_table(
     section: TaskFindings,
-    told: Sequence[Told],
+    inferences: Sequence[Inferences],
     brackets: Mapping[DefenseInSetting, Bracket],
 ) -> Table:
     """Few columns of the matrix, a row a defense and setting, and what else is known of it."""
@@ -143,14 +143,19 @@ def defense_table(
             *("leaks", "bounded by"),
         ),
         tuple(
-            _brief_row(section, verdict, told_of(told, verdict.place), brackets.get(verdict.place))
+            _brief_row(
+                section,
+                verdict,
+                inferences_of(inferences, verdict.place),
+                brackets.get(verdict.place),
+            )
             for verdict in section.evidence.verdicts
         ),
     )
 
 
 def _brief_row(
-    section: TaskFindings, verdict: Verdict, told: Told | None, bracket: Bracket | None
+    section: TaskFindings, verdict: Verdict, inferred: Inferences | None, bracket: Bracket | None
 ) -> tuple[Value, ...]:
     attack, leaked = reached(section, verdict.strongest)
     measure, change, _ = useful(section, verdict.place)
@@ -168,8 +173,8 @@ def _brief_row(
         change,
         verdict.victims,
         verdict.clients,
-        told.members if told else None,
-        told.epsilon if told else None,
+        inferred.members if inferred else None,
+        inferred.epsilon if inferred else None,
         bracket.said if bracket else None,
         bracket.why if bracket else None,
     )

@@ -125,8 +125,6 @@ def distance(guess: Tensors, observed: Tensors, objective: TextObjective, tokens
 
 
 def _term(own: Tensor, seen: Tensor, objective: TextObjective, reached: Tensor) -> Tensor:
-    if objective.form == "hinge":
-        return (-own * seen.sign()).clamp(min=0).square().sum() / own.square().sum()
     if objective.form == "tanh":
         width = SOFTNESS * reached.detach().square().mean().sqrt()
         return 1 - _cosine((own / width).tanh(), seen.sign())
@@ -210,7 +208,7 @@ def sent(
     form = "plain" if objective is None else objective.form
     if form == "support":
         return Prune(fraction=0.5, scope="tensor").surrogate(update)
-    return {k: v.sign() for k, v in update.items()} if form in {"hinge", "tanh"} else update
+    return {k: v.sign() for k, v in update.items()} if form == "tanh" else update
 
 
 def stacked(batches: list[Batch], candidates: int) -> Batch:

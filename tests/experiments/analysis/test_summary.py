@@ -13,7 +13,7 @@ from experiments.analysis.summary import summarise
 from experiments.report.curves import curves, running_mean, smoothed, window
 from experiments.report.figures import INK, strokes
 from experiments.report.naming import attack_name
-from experiments.report.phrases import scope, told, trained
+from experiments.report.phrases import outcomes, scope, trained
 from experiments.report.report import canonical
 from experiments.report.result_tables import headline, leakage, problems
 from experiments.report.tables import Number, to_csv
@@ -267,7 +267,7 @@ def test_reasons_that_differ_in_their_numbers_are_told_once() -> None:
     ]
     other = row(client=9, value=None, status="failed", reason="out of memory")
     (result,) = only_section([*skipped, other]).results
-    assert told(result) == [
+    assert outcomes(result) == [
         ("skipped", 4, "for example: rank 382 at width 384"),
         ("failed", 1, "out of memory"),
     ]
