@@ -28,6 +28,9 @@ of gradients few are whole. Half and double of each judge the tests alike, but f
 _LOOKED_AT = 2**22
 _ZERO_SUM = 0.01
 """The gradients of a head's biases sum to 0 under the cross-entropy, up to rounding to float16."""
+_FEW = 1 / 8
+"""Share of the classes, and one at least, that a batch of unknown size may have to tell the sign:
+where most are in it, the absent ones look like those of a small batch of the other sign."""
 
 
 def kind_of(sent: Arrays, received: Arrays) -> Kind:
@@ -53,6 +56,11 @@ def kind_of(sent: Arrays, received: Arrays) -> Kind:
 def hides_its_sign(received: Arrays) -> bool:
     """Whether what ``kind_of`` takes for a gradient may as well be a scaled difference."""
     return _head_sign(received) == 0
+
+
+def ascends(gradients: Arrays, examples: int | None) -> bool:
+    """Whether what is said to be a gradient has the opposite sign, as its head's biases show."""
+    return _head_sign(gradients, examples) > 0
 
 
 def cosine(sent: Arrays, received: Arrays) -> float:
@@ -125,12 +133,17 @@ def _products(pairs: Pairs) -> tuple[float, float, float]:
     return float(sums[0]), float(sums[1]), float(sums[2])
 
 
-def _head_sign(received: Arrays) -> int:
-    """1 if the last biases rise at few classes, -1 if they fall there, 0 if they do not tell."""
+def _head_sign(received: Arrays, examples: int | None = None) -> int:
+    """1 if the last biases rise at few classes, -1 if they fall there, 0 if they do not tell.
+
+    A gradient falls at no more classes than there are examples.
+    """
     vectors = [v for v in received.values() if v.ndim == 1 and v.size > 2 and v.dtype.kind == "f"]
     if not vectors:
         return 0
     bias = vectors[-1].astype(np.float64)
     if not abs(bias.sum()) < _ZERO_SUM * np.abs(bias).sum():
         return 0
-    return int(np.sign(bias[np.abs(bias).argmax()]))
+    most = examples or max(1, _FEW * bias.size)
+    rising, falling = int((bias > 0).sum()), int((bias < 0).sum())
+    return int(rising <= most < falling) - int(falling <= most < rising)

@@ -122,8 +122,11 @@ def trailing_layouts(longest: int, places: int, most: int, *, learned: bool) -> 
 def _attend(network: Any, kind: str) -> None:  # noqa: ANN401
     if hasattr(network, "set_attn_implementation"):
         network.set_attn_implementation(kind)
-    else:  # transformers 4.53
-        network.config._attn_implementation = kind
+        return
+    network.config._attn_implementation = kind  # transformers 4.53, whose bodies keep a copy
+    for module in network.modules():
+        if hasattr(module, "_attn_implementation"):
+            module._attn_implementation = kind
 
 
 def _count_from(pads: int) -> Callable[..., Any]:

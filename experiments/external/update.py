@@ -16,7 +16,7 @@ from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
 from fedsim.precision import at_own_precision
-from fedsim.reply_kind import weights_behind
+from fedsim.reply_kind import ascends, weights_behind
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import Loss, Model, task_of
 from fedsim.tasks.inputs import Range
@@ -136,6 +136,7 @@ class Update:
             base=base if base is not None or not isinstance(model, nn.Module) else model,
             knowledge=facts,
         )
+        update = _descending(update)
         found = None if input_range else find_range(update.observation, made)
         if found is None:
             return update
@@ -242,6 +243,17 @@ def _one_kind(
         "before: the weights that the client started from are missing. Pass before=, a copy of "
         "model.state_dict() from before the training."
     )
+
+
+def _descending(update: Update) -> Update:
+    """Gradients with the sign of a loss's, where they show that theirs is the opposite."""
+    seen = update.observation
+    arrays = {name: value.float().numpy() for name, value in seen.received.items()}
+    if seen.kind != "gradient" or not ascends(arrays, seen.knowledge.num_examples):
+        return update
+    turned = replace(seen, received={name: -value for name, value in seen.received.items()})
+    match = f"{update.match}; they rise where a loss's fall, and were turned round"
+    return replace(update, observation=turned, match=match)
 
 
 def _shapes(given: Given | None) -> dict[str, tuple[int, ...]]:

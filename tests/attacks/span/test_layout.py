@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import (
@@ -84,10 +86,18 @@ def test_start_and_end_tokens(family: str, starts: int, ends: int) -> None:
     assert guess.confidence == ("certified",)
 
 
+def need_blind_padding(family: str) -> None:
+    """Skip versions of transformers in which the pads before a text see the text behind them."""
+    least = {"gpt2": "4.54", "opt": "5"}.get(family, "0")
+    if Version(transformers.__version__) < Version(least):
+        pytest.skip(f"{family} of transformers before {least} does not mask what padding sees")
+
+
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("count", [1, 2])
 @FAMILIES
 def test_padding_on_the_left(family: str, count: int, *, positions: bool) -> None:
+    need_blind_padding(family)
     lines = [[*encoded(family, row), END] for row in (A, B)[:count]]
     size = max(map(len, lines)) + (count == 1) * 5
     pads = [size - len(line) for line in lines]
@@ -112,6 +122,7 @@ def test_first_words_without_a_label(family: str) -> None:
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_rows_of_positions_show_padding_on_the_left(*, silent: bool) -> None:
+    need_blind_padding("gpt2")
     line = [*encoded("gpt2", A), END]
     ids, mask = [[END] * 4 + line], [[0] * 4 + [1] * len(line)]
     labels = [[-100] * (4 + silent) + line[silent:]]

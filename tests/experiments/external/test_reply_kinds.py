@@ -377,7 +377,7 @@ def test_a_claimed_number_is_not_contradicted_by_uncertified_images(tmp_path: Pa
 
 
 @pytest.mark.parametrize("share", [0.5, 2.0])
-@pytest.mark.parametrize("name", ["_COSINE", "_RATIO", "_SMALL", "_FEWEST", "_ODD"])
+@pytest.mark.parametrize("name", ["_COSINE", "_RATIO", "_SMALL", "_FEWEST", "_ODD", "_FEW"])
 def test_half_and_double_of_a_threshold_judge_alike(
     name: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

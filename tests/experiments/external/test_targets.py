@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import fedsim
 from attacks.observed.pixel_prior import PixelPrior
 from fedsim.errors import CannotAttack, ConfigError
+from fedsim.reply_kind import hides_its_sign, kind_of
 from fedsim.tasks.inputs import InputForm
 from fedsim.types import Batch
 from tests.experiments.external.conftest import loss as cross_entropy
@@ -273,6 +274,37 @@ def test_a_defense_shows_no_range(shown_by: str, defended: Callable[[Tensor], Te
         net, before=before, after=before | after, loss=cross_entropy, image_shape=(3, 16, 16)
     )
     assert "inputs lie in" not in victim.match
+
+
+@pytest.mark.parametrize(("classes", "count"), [(4, 1), (10, None)])
+def test_gradients_of_the_opposite_sign_are_turned_round(classes: int, count: int | None) -> None:
+    def ascent(model: Any, batch: Any) -> Tensor:
+        return -cross_entropy(model, batch)
+
+    net = network(classes)
+    gradients = list(
+        torch.autograd.grad(ascent(net, Batch(IMAGE, torch.tensor([2]))), net.parameters())
+    )
+    victim = fedsim.Update.of(
+        net, gradients=gradients, loss=cross_entropy, image_shape=(3, 8, 8), num_examples=count
+    )
+    assert "were turned round" in victim.match
+    assert solved(victim).labels == (2,)
+
+
+def test_a_batch_of_most_classes_does_not_tell_its_sign() -> None:
+    net = network(10)
+    images = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    value = cross_entropy(net, Batch(images, torch.arange(8)))
+    gradients = list(torch.autograd.grad(value, list(net.parameters())))
+    victim = fedsim.Update.of(net, gradients=gradients, loss=cross_entropy, image_shape=(3, 8, 8))
+    assert "turned round" not in victim.match
+    arrays = {
+        name: g.numpy() for (name, _), g in zip(net.named_parameters(), gradients, strict=True)
+    }
+    sent = {name: value.detach().numpy() for name, value in net.named_parameters()}
+    assert kind_of(sent, arrays) == "gradient"
+    assert hides_its_sign(arrays)
 
 
 def test_a_loss_that_normalises_is_undone() -> None:
