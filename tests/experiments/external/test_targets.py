@@ -282,9 +282,8 @@ def test_gradients_of_the_opposite_sign_are_turned_round(classes: int, count: in
         return -cross_entropy(model, batch)
 
     net = network(classes)
-    gradients = list(
-        torch.autograd.grad(ascent(net, Batch(IMAGE, torch.tensor([2]))), net.parameters())
-    )
+    value = ascent(net, Batch(IMAGE, torch.tensor([2])))
+    gradients = list(torch.autograd.grad(value, list(net.parameters())))
     victim = fedsim.Update.of(
         net, gradients=gradients, loss=cross_entropy, image_shape=(3, 8, 8), num_examples=count
     )
