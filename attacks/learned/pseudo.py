@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,13 +11,8 @@ from torch import Tensor
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch
 
-Axes: TypeAlias = Literal["height-width", "width-channel"]
-_DIMENSIONS: dict[Axes, tuple[int, int]] = {"height-width": (2, 3), "width-channel": (3, 1)}
 
-
-def dct_images(
-    rows: Batch, count: int, num_classes: int, rng: torch.Generator, axes: Axes = "height-width"
-) -> Batch:
+def dct_images(rows: Batch, count: int, num_classes: int, rng: torch.Generator) -> Batch:
     """Images whose cosine coefficients are independent Gaussians, and uniform classes.
 
     Wu et al. 2022 ("Learning To Invert"): the two-dimensional orthonormal DCT-II of each channel,
@@ -32,13 +26,11 @@ def dct_images(
         count: images to draw.
         num_classes: of the task.
         rng: on the CPU.
-        axes: what is transformed; ``width-channel`` is the authors' code.
     """
-    one, other = _DIMENSIONS[axes]
-    coefficients = _dct(_dct(rows.inputs, one), other)
+    coefficients = _dct(_dct(rows.inputs, 2), 3)
     mean, std = coefficients.mean(0), coefficients.std(0, correction=0)
     drawn = mean + std * torch.randn(count, *mean.shape, generator=rng)
-    images = _dct(_dct(drawn, one, inverse=True), other, inverse=True).clamp(0, 1)
+    images = _dct(_dct(drawn, 2, inverse=True), 3, inverse=True).clamp(0, 1)
     return Batch(images, torch.randint(num_classes, (count,), generator=rng))
 
 
