@@ -11,8 +11,9 @@ import torch
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.observed.first_linear import find_first_linear
 from attacks.observed.prior import prior_guess
-from attacks.observed.separated import by_spans, by_updates
+from attacks.observed.separated import by_spans, by_updates, by_words, is_sum
 from attacks.solved.closed_form import ClosedForm
+from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.solved.spear import Spear
 from attacks.span.span import Span
 from fedsim.capture import Observation
@@ -21,7 +22,12 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import joined
 
-OF: dict[str, type[Attack]] = {"spear": Spear, "closed_form": ClosedForm, "span": Span}
+OF: dict[str, type[Attack]] = {
+    "spear": Spear,
+    "closed_form": ClosedForm,
+    "span": Span,
+    "embedding_rows": EmbeddingRows,
+}
 """The attacks on what was separated."""
 
 
@@ -35,22 +41,28 @@ class Disaggregate(Attack):
     move. ``spans`` is exact whatever they do, and needs fewer rounds: the rows of a sum's gradient
     at the first linear layer span the inputs of its clients, and two cohorts that share one client
     share that client's inputs alone. Once all clients of a cohort are known by their spans, the
-    sum's gradient has but one decomposition among them. What is separated is then attacked as if
-    its client had sent it. Rows of clients that no sum gives away yet are guessed blindly, as
-    ``prior_only`` does.
+    sum's gradient has but one decomposition among them. ``words`` asks of each row of the word
+    table which clients were in every sum that moved it, and reads those that one client alone
+    touches (2508.04285), see ``by_words``. What is separated is then attacked as if its client had
+    sent it. Rows of clients that no sum gives away yet are guessed blindly, as ``prior_only`` does.
 
     A sum in round r is attacked with those of rounds 1 to r. A certificate is that of the attack on
     the separated update.
 
     Attributes:
         of: the attack on a separated update.
-        by: what is separated; ``span`` needs ``updates``.
+        by: what is separated; ``span`` needs ``updates``, and ``words`` needs ``embedding_rows``.
     """
 
     grouping: ClassVar[Grouping] = "whole_run"
 
-    of: Literal["spear", "closed_form", "span"] = "spear"
-    by: Literal["spans", "updates"] = "spans"
+    of: Literal["spear", "closed_form", "span", "embedding_rows"] = "spear"
+    by: Literal["spans", "updates", "words"] = "spans"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.by == "words" and self.of != "embedding_rows":
+            raise ValueError("by: words are told by embedding_rows. Set of = 'embedding_rows'.")
 
     def reconstruct(
         self,
@@ -66,7 +78,7 @@ class Disaggregate(Attack):
         """
         inner = OF[self.of]()
         order = sorted(range(len(observations)), key=lambda i: observations[i].key)
-        sums = [i for i in order if _is_sum(observations[i])]
+        sums = [i for i in order if is_sum(observations[i])]
         if not sums:
             raise CannotAttack(
                 "no reply is a sum over known clients that use all their rows in each round",
@@ -77,6 +89,8 @@ class Disaggregate(Attack):
         for round_ in sorted({observations[i].key.round for i in order}):
             known = [observations[i] for i in sums if observations[i].key.round <= round_]
             here = [i for i in order if observations[i].key.round == round_]
+            if self.by == "words":  # each round tells more of the same clients
+                rows.clear()
             if {client for seen in known for client in seen.knowledge.members} - rows.keys():
                 separated = self._separated(known, task, rngs[here[0]], job)
                 for client in separated.keys() - rows.keys():
@@ -90,13 +104,11 @@ class Disaggregate(Attack):
     ) -> dict[int, Observation]:
         if self.by == "updates":
             return by_updates(sums)
-        network = task.model(sums[0].sent, device=job.device).double()
+        network = task.model(sums[0].sent, device=job.device)
+        if self.by == "words":
+            return by_words(sums, network, job.device)
+        network = network.double()
         return by_spans(sums, find_first_linear(network, task, rng), job.device)
-
-
-def _is_sum(seen: Observation) -> bool:
-    known = seen.knowledge
-    return bool(known.members) and bool(known.all_rows) and known.num_examples is not None
 
 
 def _together(

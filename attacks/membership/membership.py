@@ -15,6 +15,7 @@ from attacks.membership.layer_inputs import residuals
 from attacks.membership.shadows import shadow_updates
 from attacks.observed.replay import Replay, replay
 from attacks.observed.same_rows import same_rows
+from attacks.observed.separated import by_updates, is_sum
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
@@ -64,6 +65,8 @@ class Membership(Attack):
 
     Attributes:
         over_rounds: sum the standardised scores of all rounds so far with the same rows.
+        separated: of sums over clients whom the sums of all rounds so far tell apart, see
+            ``attacks.observed.separated.by_updates``: the largest of their standardised scores.
         shadows: number of shadow clients.
     """
 
@@ -73,17 +76,20 @@ class Membership(Attack):
 
     statistic: Statistic = "likelihood"
     over_rounds: bool = False
+    separated: bool = False
     shadows: int = 16
 
     def __post_init__(self) -> None:
         """Check the options."""
         if self.shadows < 2:
             raise ValueError("shadows: a spread takes 2. Ask for more.")
+        if self.separated and (self.over_rounds or self.statistic in ("others", "loss_drop")):
+            raise ValueError("separated: uses all rounds already. Choose another statistic.")
 
     @property
     def grouped_by(self) -> Grouping:
         """One client's rounds where a score needs several of them, or all clients' rounds."""
-        if self.statistic == "others":
+        if self.statistic == "others" or self.separated:
             return "whole_run"
         several = self.over_rounds or self.statistic == "loss_drop"
         return "same_client" if several else self.grouping
@@ -101,6 +107,8 @@ class Membership(Attack):
             scores = _drops(observations, task, rows, job.device)
         elif self.statistic == "others":
             scores = self._beside_others(observations, task, rngs, job, rows)
+        elif self.separated:
+            scores = self._of_members(observations, task, rngs, job, rows)
         elif self.grouped_by == "same_client":
             pairs = zip(observations, rngs, strict=True)
             scores = [self._scores([seen], task, [rng], job, rows)[0] for seen, rng in pairs]
@@ -141,6 +149,34 @@ class Membership(Attack):
         counts = [seen.knowledge.num_examples or 1 for seen in observations]
         share = known.gradients.norm(dim=1).double() / torch.tensor(counts).to(products)[:, None]
         return list(share * products - share.square() / 2)
+
+    def _of_members(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        rows: Batch,
+    ) -> list[Tensor]:
+        """Of each cohort by its members, where all are told apart by its round, else of the sum."""
+        scores: dict[int, Tensor] = {}
+        for number in sorted({seen.key.round for seen in observations}):
+            here = [i for i, seen in enumerate(observations) if seen.key.round == number]
+            known = [seen for seen in observations if seen.key.round <= number and is_sum(seen)]
+            single = by_updates(known) if known else {}
+            clients = [rngs[here[0]]] * len(single)
+            told = self._scores([*single.values()], task, clients, job, rows) if single else []
+            by_client = {
+                client: _standard(score) for client, score in zip(single, told, strict=True)
+            }
+            sums = self._scores(
+                [observations[i] for i in here], task, [rngs[i] for i in here], job, rows
+            )
+            for i, whole in zip(here, sums, strict=True):
+                members = observations[i].knowledge.members
+                apart = bool(members) and by_client.keys() >= set(members)
+                scores[i] = torch.stack([by_client[c] for c in members]).amax(0) if apart else whole
+        return [scores[i] for i in range(len(observations))]
 
     def _beside_others(
         self,
@@ -194,10 +230,13 @@ def summed(observations: Sequence[Observation], scores: Sequence[Tensor]) -> lis
     for group in same_rows(observations):
         total = torch.zeros_like(scores[group[0]])
         for position in group:
-            score = scores[position]
-            total = total + (score - score.mean()) / score.std().clamp(min=1e-30)
+            total = total + _standard(scores[position])
             sums[position] = total
     return sums
+
+
+def _standard(score: Tensor) -> Tensor:
+    return (score - score.mean()) / score.std().clamp(min=1e-30)
 
 
 def _drops(

@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from functools import reduce
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.observed.cuts import CUTS
 from attacks.observed.first_linear import FirstLinear, unit_rows
+from attacks.observed.word_rows import noise_variance, read_tables, standing_out, tables
 from fedsim.capture import CaptureKey, Observation
 from fedsim.types import Tensors
+
+
+def is_sum(seen: Observation) -> bool:
+    """Whether this is a sum over known clients that use all their rows in each round."""
+    known = seen.knowledge
+    return bool(known.members) and bool(known.all_rows) and known.num_examples is not None
 
 
 def by_updates(sums: Sequence[Observation]) -> dict[int, Observation]:
@@ -28,7 +35,7 @@ def by_updates(sums: Sequence[Observation]) -> dict[int, Observation]:
     Returns:
         By client: at the mean of the broadcast weights, with the key of the last sum's round.
     """
-    clients = sorted({client for seen in sums for client in seen.knowledge.members})
+    clients = _clients(sums)
     taking = _incidence(sums, clients)
     inverse = torch.linalg.pinv(taking)
     determined = (torch.eye(len(clients)).double() - inverse @ taking).norm(dim=1) < CUTS.determined
@@ -45,6 +52,10 @@ def by_updates(sums: Sequence[Observation]) -> dict[int, Observation]:
         client: _single(sums[-1], client, sent, float(n), {k: v[i] / n for k, v in solved.items()})
         for i, (client, n) in enumerate(zip(names, shares, strict=True))
     }
+
+
+def _clients(sums: Sequence[Observation]) -> list[int]:
+    return sorted({client for seen in sums for client in seen.knowledge.members})
 
 
 def _incidence(sums: Sequence[Observation], clients: Sequence[int]) -> Tensor:
@@ -147,7 +158,7 @@ def by_spans(
 
 def _counts(sums: Sequence[Observation]) -> dict[int, float]:
     """Examples of each client by least squares, the smallest that fit."""
-    clients = sorted({client for seen in sums for client in seen.knowledge.members})
+    clients = _clients(sums)
     totals = torch.tensor([float(seen.knowledge.num_examples or 0) for seen in sums]).double()
     solved = torch.linalg.pinv(_incidence(sums, clients)) @ totals
     return dict(zip(clients, solved.round().clamp(min=1).tolist(), strict=True))
@@ -174,3 +185,49 @@ def _spans(known: Sequence[_Sum], counts: dict[int, float]) -> Iterator[tuple[in
         sines, right = sines.flip(0), right.flip(0)
         if sines[rows - 1] < CUTS.common_sine and sines[rows] > CUTS.separate_sine:
             yield client, first @ right[:rows].T
+
+
+def by_words(
+    sums: Sequence[Observation], network: nn.Module, device: torch.device
+) -> dict[int, Observation]:
+    """The rows of the word table that certainly are a client's, by the sums that they stand out of.
+
+    A row stands out of a sum if a client of the cohort has the word, and no client has it that is
+    in a sum without it. The only member that may have it in such a sum does have it (the definite
+    defectives of group testing, Aldridge et al. 2019), and the row is this client's own: secure
+    aggregation hides no row that one client alone touches (2508.04285).
+
+    Args:
+        sums: with granted members and counts.
+        network: with the tables of the embeddings.
+        device: where to compute.
+
+    Returns:
+        By client with a certain word: of the last sum in which it alone has that word, with the
+        word table alone, whose other rows are 0.
+
+    Raises:
+        CannotAttack: as ``tables``.
+    """
+    clients, counts = _clients(sums), _counts(sums)
+    taking = _incidence(sums, clients)
+    rows = [tables(seen, network, device)[0].cpu() for seen in sums]
+    standing = torch.zeros(len(sums), len(rows[0])).double()
+    for line, words in zip(standing, rows, strict=True):
+        line[standing_out(words, noise_variance(words))] = 1
+    possible = (taking.T @ (1 - standing) == 0).double()
+    alone = standing * (taking @ possible == 1)
+    name = read_tables(sums[0], network, device).names.word
+    assert name is not None
+    separated = {}
+    for place, client in enumerate(clients):
+        table = torch.zeros_like(rows[0])
+        for i in taking[:, place].nonzero()[:, 0].tolist():
+            certain = (alone[i] * possible[place]).bool()
+            total = sums[i].knowledge.num_examples or 1
+            table[certain] = rows[i][certain] * (total / counts[client])
+        if table.any():
+            separated[client] = _single(
+                sums[-1], client, sums[-1].sent, counts[client], {name: table}
+            )
+    return separated
