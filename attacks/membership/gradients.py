@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.observed.cuts import CUTS
 from attacks.observed.readings import read
-from attacks.observed.replay import Replay, observed_gradient
+from attacks.observed.replay import Replay, is_multiple, observed_gradient
 from fedsim.capture import Observation
 from fedsim.types import Batch, Tensors
 
@@ -111,20 +111,26 @@ class Candidates:
         return torch.cat(parts)[self.chosen]
 
     def seen(self, observation: Observation) -> Tensors:
-        """The observed mean gradient of the compared tensors."""
+        """The observed mean gradient of the compared tensors; the update where Adam made it."""
         received = {name: observation.received[name] for name in self.model.parameters}
-        return observed_gradient(replace(observation, received=received))
+        part = replace(observation, received=received)
+        return observed_gradient(part) if is_multiple(part) else part.update()
+
+    def signs(self) -> Candidates:
+        """The first step that Adam takes by each candidate alone, but for its length."""
+        return replace(self, gradients=self.gradients.sign())
 
     def likelihoods(self, observation: Observation) -> Tensor:
         """T-values ``(candidate,)`` with one update.
 
-        Entries that pruning left out are left out of the regression. Of signs each coordinate says
-        how large a share of its sum a candidate is, so that gradients are divided by their root
-        mean square there.
+        Entries that pruning left out are left out of the regression. Of signs, and of what Adam
+        divided by the size of the gradient, each coordinate says how large a share of its sum a
+        candidate is, so that gradients are divided by their root mean square there.
         """
         update = self.seen(observation)
         values = self.pick(update)
-        if all(read(value).signs for value in update.values() if value.any()):
+        divided = not is_multiple(observation)
+        if divided or all(read(value).signs for value in update.values() if value.any()):
             return self._shares.t_values(values)
         alive, sent = (self.gradients != 0).float().mean(0) > 0.5, values != 0
         if float(sent[alive].float().mean()) < CUTS.full_share:

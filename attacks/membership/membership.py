@@ -13,7 +13,7 @@ from attacks.base import Attack, Grouping, Inferred, Job, Reconstruction
 from attacks.membership.gradients import Candidates
 from attacks.membership.layer_inputs import residuals
 from attacks.membership.shadows import shadow_updates
-from attacks.observed.replay import Replay, replay
+from attacks.observed.replay import Replay, is_multiple, replay
 from attacks.observed.same_rows import same_rows
 from attacks.observed.separated import by_updates, is_sum
 from fedsim.capture import Observation
@@ -62,6 +62,10 @@ class Membership(Attack):
     - ``loss_change``: the loss less the loss after a step along the update;
     - ``loss_drop``: the loss at the client's round before less that at this one, 0 in its first:
       what the training between them says of rows that are used in each round.
+
+    Adam and its kin send no multiple of a gradient. There ``likelihood`` divides gradients by their
+    root mean square, and ``cosine`` and ``others`` compare the update with the candidate's own
+    first step of Adam, the sign of ``g``. ``gain`` and ``shadow`` refuse.
 
     Attributes:
         over_rounds: sum the standardised scores of all rounds so far with the same rows.
@@ -139,6 +143,14 @@ class Membership(Attack):
         known = Candidates.of(model, rows)
         if self.statistic == "likelihood":
             return [known.likelihoods(seen) for seen in observations]
+        if not all(map(is_multiple, observations)):
+            if self.statistic not in ("cosine", "others"):
+                raise CannotAttack(
+                    f"{self.statistic!r} needs a multiple of a gradient, which the client's "
+                    "optimizer does not send",
+                    "Choose 'likelihood', 'cosine' or 'others'.",
+                )
+            known = known.signs()
         updates = torch.stack([known.pick(known.seen(seen)) for seen in observations])
         if self.statistic == "shadow":
             triples = zip(observations, updates, rngs, strict=True)

@@ -121,6 +121,11 @@ def check_options(observation: Observation) -> None:
         raise unreplayed(strange)
 
 
+def is_multiple(observation: Observation) -> bool:
+    """Whether the update is a gradient, or a step of an optimiser that sends a multiple of one."""
+    return observation.kind == "gradient" or observation.knowledge.optimizer in MULTIPLES
+
+
 def observed_gradient(observation: Observation) -> Tensors:
     """The mean gradient in float64 that the update amounts to.
 
@@ -141,7 +146,7 @@ def observed_gradient(observation: Observation) -> Tensors:
             "Grant it under [server_knows]. Of texts, 'span' does without it; of images, "
             "'inverting' where the labels are granted.",
         )
-    if knowledge.optimizer not in MULTIPLES:
+    if not is_multiple(observation):
         raise CannotAttack(
             f"a FedAvg update by {knowledge.optimizer!r} is no multiple of a gradient",
             "Use optimizer = 'sgd', or FedSGD.",

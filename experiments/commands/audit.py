@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import Json, Target
 from fedsim.errors import ConfigError
 from fedsim.visible import say
+
+if TYPE_CHECKING:
+    from experiments.external.claimed import Verdict
 
 
 class Released(Enum):
@@ -39,6 +42,10 @@ def audit(
     released: Annotated[
         Released, typer.Option(help="foreign captures: what is covered by noise")
     ] = Released.REPLIES,
+    confidence: Annotated[
+        float | None,
+        typer.Option(min=0.5, max=0.99999, help="--claim: level of all bounds together, or .95"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure inferred membership and properties, and epsilon from below by canary gradients.
@@ -48,11 +55,15 @@ def audit(
     """
     folder = Path(experiment)
     if is_captures(experiment) or (folder / "canaries.json").exists():
-        raise typer.Exit(_audit_claim(folder, claim, planted, released, as_json))
-    if claim is not None:
-        raise ConfigError(
-            f"--claim: is for captures of other clients, and {experiment!r} is none. Leave it out."
-        )
+        verdict = _claimed(folder, claim, planted, released, confidence)
+        say(json.dumps(verdict.table()) if as_json else verdict.text())
+        raise typer.Exit(int(verdict.refuted))
+    for option, value in (("--claim", claim), ("--confidence", confidence)):
+        if value is not None:
+            raise ConfigError(
+                f"{option}: is for captures of other clients, and {experiment!r} is none. Leave it "
+                "out."
+            )
     run = Invocation(experiment).run(())
     from experiments.analysis.membership import inferred
     from experiments.bounds.audit import audit as plant
@@ -79,12 +90,23 @@ def audit(
     raise typer.Exit(1 if measured.refuted else 0)
 
 
-def _audit_claim(
-    folder: Path, claim: str | None, planted: Path | None, released: Released, as_json: bool
-) -> int:
-    """Hold a claim against canaries in clients that are not fedsim's; the exit status."""
-    from experiments.external.claimed import Stated, judged, trial_of_captures, trial_of_rows
+def _claimed(
+    folder: Path,
+    claim: str | None,
+    planted: Path | None,
+    released: Released,
+    confidence: float | None,
+) -> Verdict:
+    """A claim beside canaries in clients that are not fedsim's."""
+    from experiments.external.claimed import (
+        CONFIDENCE,
+        Stated,
+        judged,
+        trial_of_captures,
+        trial_of_rows,
+    )
 
+    level = CONFIDENCE if confidence is None else confidence
     if claim is None:
         raise ConfigError(
             f'{folder}: say what is claimed of its clients: --claim "epsilon=8, delta=1e-5".'
@@ -92,15 +114,12 @@ def _audit_claim(
     stated = Stated.parse(claim)
     if (folder / "canaries.json").exists():
         trial = trial_of_rows(folder)
-        verdict = judged(trial, stated, "steps", "the gradient of every step")
-    else:
-        if planted is None:
-            raise ConfigError(
-                f"{folder}: the canaries are needed. Plant them by fedsim.canary_mod in a test "
-                "federation, and pass its folder: --planted FOLDER."
-            )
-        trial = trial_of_captures(captures_of(folder), planted, released.value)
-        seen = "every reply" if released is Released.REPLIES else "the model after every round"
-        verdict = judged(trial, stated, "rounds", seen)
-    say(json.dumps(verdict.table()) if as_json else verdict.text())
-    return int(verdict.refuted)
+        return judged(trial, stated, "steps", "the gradient of every step", level)
+    if planted is None:
+        raise ConfigError(
+            f"{folder}: the canaries are needed. Plant them by fedsim.canary_mod in a test "
+            "federation, and pass its folder: --planted FOLDER."
+        )
+    trial = trial_of_captures(captures_of(folder), planted, released.value)
+    seen = "every reply" if released is Released.REPLIES else "the model after every round"
+    return judged(trial, stated, "rounds", seen, level)

@@ -26,8 +26,8 @@ from fedsim.plain_files import check_folder, read_plain
 from fedsim.types import Tensors
 
 Released: TypeAlias = Literal["replies", "models"]
-_ERROR = 0.05
-"""Chance that any of an audit's lower bounds is too high."""
+CONFIDENCE = 0.95
+"""Of all of an audit's lower bounds together, unless another is asked for."""
 
 
 class Stated(ConfigSection):
@@ -129,7 +129,9 @@ class Verdict:
         return "\n".join([*lines, "assumed: " + "; ".join(self.assumed) + "."])
 
 
-def judged(trial: CanaryTrial, stated: Stated, unit: str, seen: str) -> Verdict:
+def judged(
+    trial: CanaryTrial, stated: Stated, unit: str, seen: str, confidence: float = CONFIDENCE
+) -> Verdict:
     """The bounds after a quarter of the releases, half of them, and all.
 
     Args:
@@ -138,6 +140,7 @@ def judged(trial: CanaryTrial, stated: Stated, unit: str, seen: str) -> Verdict:
             bound that assumes nothing takes the first, as the coins are the same in all.
         unit: what a release is, ``rounds`` or ``steps``.
         seen: what an attacker sees of the releases.
+        confidence: that no bound is above the epsilon of a mechanism that is as claimed.
 
     Raises:
         ConfigError: there are too few canaries, or fewer releases than claimed.
@@ -160,7 +163,7 @@ def judged(trial: CanaryTrial, stated: Stated, unit: str, seen: str) -> Verdict:
     )
     whole = Claim(covered, rate, noise, stated.delta)
     lengths = sorted({max(1, covered // share) for share in (4, 2, 1)})
-    confidence = 1 - _ERROR / 2 / len(lengths)
+    each = 1 - (1 - confidence) / 2 / len(lengths)
     rows = []
     for length in lengths:
         claim = Claim(length, rate, noise, stated.delta)
@@ -170,8 +173,8 @@ def judged(trial: CanaryTrial, stated: Stated, unit: str, seen: str) -> Verdict:
             Bounds(
                 releases=length,
                 canaries=len(trial.included),
-                at_least=gaussian_bound(pooled, claim, confidence),
-                any_mechanism=any_bound(first, claim, confidence),
+                at_least=gaussian_bound(pooled, claim, each),
+                any_mechanism=any_bound(first, claim, each),
                 claimed=stated.epsilon,
                 at_most=claim.epsilon if stated.noise else None,
                 shift=pooled.shift / (pooled.scores.shape[1] * claim.rate),
@@ -184,7 +187,7 @@ def judged(trial: CanaryTrial, stated: Stated, unit: str, seen: str) -> Verdict:
         f"who attacks sees {seen}",
         f"the claim is for {whole.steps} {unit} of them",
         "neighbours differ in one canary that is there or not",
-        f"all bounds hold together at {1 - _ERROR:.0%}",
+        f"all bounds hold together at {100 * confidence:g}%",
         "0 says that these canaries were not told apart, which proves nothing",
     )
     return Verdict(tuple(rows), unit, assumed)

@@ -75,6 +75,34 @@ def test_members_are_scored_higher_on_average(task: Task, statistic: str) -> Non
     assert scored[:MEMBERS].mean() > scored[MEMBERS:].mean()
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_members_come_first_after_steps_of_adam(task: Task, steps: int) -> None:
+    network = task.build()
+    sent, batch = state(network), ROWS[[*range(MEMBERS), 30, 31]]
+    sent = {name: value.clone() for name, value in sent.items()}
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        task.loss(network, batch).backward()
+        optimizer.step()
+    known = Knowledge(num_examples=MEMBERS + 2, optimizer="adamw")
+    seen, job = Observation(KEY, sent, state(network), "weights", known), Job(candidates=rows)
+    likelihood, cosine = (
+        attack.reconstruct([seen], task, [RNG], job)[0].scores
+        for attack in (Membership(), Membership(statistic="cosine"))
+    )
+    assert likelihood is not None
+    assert cosine is not None
+    assert (likelihood[:MEMBERS, None] > likelihood[None, MEMBERS:]).double().mean() > 0.85
+    assert cosine[:MEMBERS].mean() > cosine[MEMBERS:].mean() + cosine[MEMBERS:].std() / 2
+    with pytest.raises(CannotAttack, match="multiple of a gradient"):
+        Membership(statistic="gain").reconstruct([seen], task, [RNG], job)
+
+
+def rows() -> Batch:
+    return ROWS[:30]
+
+
 def test_others_centre_the_scores_of_rows_that_nobody_used(task: Task) -> None:
     network, seen = task.build(), []
     for client in range(5):
