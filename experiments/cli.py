@@ -26,6 +26,7 @@ from experiments.commands.list import list_
 from experiments.commands.ls import ls
 from experiments.commands.new import new
 from experiments.commands.open import open_
+from experiments.commands.play import play
 from experiments.commands.prepare import prepare
 from experiments.commands.prior import prior
 from experiments.commands.rm import rm
@@ -79,7 +80,7 @@ for _stage, _sentence in (
     app.command(_stage, help=_sentence)(command(_stage))
 for _command in (
     *(show, watch, prepare, prior, init),
-    *(calibrate, check, diff, doctor, limits, audit, evidence),
+    *(play, calibrate, check, diff, doctor, limits, audit, evidence),
     *(seal, submit, grade, lab),
     *(ls, rm, export),
     *(describe, schema, new),

@@ -9,7 +9,7 @@ import typer.core
 
 CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "Simulate": ("run", "watch", "show", "simulate", "prepare", "prior", "init"),
-    "Attack": ("attack", "score", "report", "open"),
+    "Attack": ("attack", "score", "report", "open", "play"),
     "Judge": ("calibrate", "check", "diff", "doctor", "limits", "audit", "evidence"),
     "Compete": ("seal", "submit", "grade", "lab"),
     "Manage": ("ls", "rm", "export"),

@@ -59,7 +59,7 @@ class Live:
         self._jobs[spec.name] = progress
         if time.monotonic() - self._written >= EVERY:
             self._written = time.monotonic()
-            record = LiveRecord(jobs={name: _forming(one) for name, one in self._jobs.items()})
+            record = LiveRecord(jobs={name: forming(one) for name, one in self._jobs.items()})
             with suppress(FedsimError):  # the guess itself is written when the job ends
                 data = json.dumps(record.model_dump()).encode()
                 write_bytes(self._path, data, sync=False, private=True)
@@ -84,7 +84,8 @@ def read_live(run: Path) -> dict[str, Forming]:
     return read_record(path, LiveRecord).jobs if path.exists() else {}
 
 
-def _forming(progress: Progress) -> Forming:
+def forming(progress: Progress) -> Forming:
+    """What the file holds of a progress."""
     image = b"" if progress.image is None else png(progress.image)
     return Forming(
         phase=progress.phase,
