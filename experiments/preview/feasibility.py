@@ -23,8 +23,11 @@ def feasible(
     """What each attack of the registry says that can tell, on what the model is, by name.
 
     The attacks' own checks decide on the model, by one example's gradient without a defense; the
-    counts are those of the private rows. Nothing is attacked.
+    counts are those of the private rows. Nothing is attacked, and nothing said of a cell that
+    keeps no reply.
     """
+    if next(replies(config, private.labels), None) is None:
+        return {}
     prospect = prospect_of(config, task, private, weights)
     found = {
         name: cls().feasible(prospect)
