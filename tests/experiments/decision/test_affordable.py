@@ -59,3 +59,14 @@ def test_nothing_asked_is_an_error(tmp_path: Path, said: Said) -> None:
     code, _, error = said("calibrate", str(file), "--out", str(tmp_path / "run"))
     assert code == 2
     assert "--hold" in error
+
+
+def test_its_plan_is_shown_though_nothing_is_captured(tmp_path: Path, said: Said) -> None:
+    file, out = tmp_path / "small.toml", tmp_path / "run"
+    file.write_text(tomli_w.dumps(merge(IMAGES, CHANGES)))
+    code, text, _ = said(
+        "calibrate", str(file), "--lose", "loss=.02", "--out", str(out), "--dry-run"
+    )
+    assert code == 0
+    assert "0 attacked captures" in text
+    assert not out.exists()
