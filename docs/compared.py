@@ -55,7 +55,7 @@ def hours(name: str) -> str:
     """One line: the CPU time of the result files behind each of a paper's tables."""
     files: dict[str, set[str]] = {}
     for cell in _cells(name):
-        files.setdefault(cell.table, set()).update(one.result for one in cell.references)
+        files.setdefault(cell.table, set()).update(x.result for x in cell.references)
     parts = []
     for table, results in files.items():
         times = [read(result).cpu_seconds for result in results]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
-from experiments.analysis.differences import Side, attacks_of, sections
+from experiments.analysis.differences import Side, sections
 from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
 from experiments.analysis.hits import EXACT_METRIC, exact_hits
 from experiments.analysis.keys import DefenseInSetting
@@ -68,15 +68,16 @@ def values(run: Run) -> list[Value]:
 def derived(run: Run) -> Iterator[Value]:
     """What only a row with a source prints, beside ``values``.
 
-    Examples that came back exactly, in all rounds and in each; paired differences of attacks; all
-    metrics of controls and rounds; the curve of utility; and bounds on epsilon.
+    Examples that came back exactly, in all rounds and in each; paired differences of attacks and
+    to their controls; all metrics of controls and rounds; the curve of utility; bounds on epsilon.
     """
     for side in sections(run.root).values():
         yield from _exact(side, "exact")
         for number in sorted(set(side.scores["round"])):
             there = side._replace(scores=side.scores[side.scores["round"] == number])
             yield from _exact(there, f"exact, round {number}")
-        for metric in HEADLINE[side.findings.modality]:
+        measured = (metric for result in side.findings.results for metric in result.leakage)
+        for metric in dict.fromkeys(measured):
             yield from _paired(side, metric)
         yield from _by_round(side.findings)
         yield from _curve(side.findings)
@@ -155,17 +156,21 @@ def _audited(run: Run) -> Iterator[Value]:
 
 
 def _paired(side: Side, metric: str) -> Iterator[Value]:
-    """Each attack less each other one under the same defense, on the same examples.
+    """Each attack less each other one and less its own controls, on the same examples.
 
     The label of the attack is ``A less B``. The intervals are those of one comparison.
     """
     section = side.findings
-    for attack, other in permutations(attacks_of(side.scores, metric), 2):
-        if attack.place != other.place:
+    for attack, other in permutations(scored(side.scores, metric), 2):
+        control = other.control != "none"
+        if attack.control != "none" or attack.place != other.place:
+            continue
+        if control and attack.attacker != other.attacker:
             continue
         if between := difference(attack.values, other.values):
             first, second = (attack_label(section, each.attacker) for each in (attack, other))
-            labels = _labels(section, attack.place, f"{first} less {second}")
+            name = f"{first} less {second}{f', {title(other.control)}' * control}"
+            labels = _labels(section, attack.place, name)
             unit = unit_of(section, metric)
             yield Value(labels, title(metric), unit, between.n, *_spread(between))
 

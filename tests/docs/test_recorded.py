@@ -76,6 +76,15 @@ def test_a_row_of_two_attacks_is_their_paired_difference(run: Run, results: Path
     (renewed,) = recorded.record(run, "less", 1.0).rows
     assert renewed.mean == pytest.approx((means["prior only"] or 0) - (means[first] or 0), abs=1e-4)
 
+    sources = [
+        {"attack": attack, **MEASURE} for attack in (first, f"{first}, other client's update")
+    ]
+    both = f"{first} less {first}, other client's update"
+    rows = [row.model_copy(update={"source": x}) for x in (*sources, {"attack": both, **MEASURE})]
+    recorded.write(new.model_copy(update={"rows": tuple(rows)}), "less")
+    attack, control, gain = (row.mean or 0.0 for row in recorded.record(run, "less", 1.0).rows)
+    assert gain == pytest.approx(attack - control, abs=1e-4)
+
 
 def test_a_row_counts_what_came_back_exactly(run: Run, results: Path) -> None:
     new = recorded.record(run, "new", 1.0)
