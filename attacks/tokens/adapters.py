@@ -11,7 +11,7 @@ from torch import Tensor
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.subspace import Subspace, rounding, span
 from fedsim.capture import Observation
-from fedsim.models.lora import is_second_factor, second_factor
+from fedsim.models.lora import is_adapter, is_second_factor, second_factor
 
 _ALONE = ", so that A x alone leaks, through dL/dB"
 
@@ -91,7 +91,13 @@ class AdapterSpan(Subspace):
 
 
 def first_round(observation: Observation) -> str:
-    """What adapters whose ``B`` is 0 leak, one clause; empty once any has moved, or without any."""
+    """What adapters leak whose ``A`` is frozen, or whose ``B`` is 0; empty without any.
+
+    One clause; empty once any ``B`` has moved and any ``A`` is sent.
+    """
+    sent = [name for name in observation.received if is_adapter(name)]
+    if sent and all(map(is_second_factor, sent)):
+        return f"A is frozen{_ALONE}"
     factors = [value for name, value in observation.sent.items() if is_second_factor(name)]
     if not factors or any(bool(value.any()) for value in factors):
         return ""
@@ -136,7 +142,9 @@ def read_adapters(
         blocks.append(AdapterBlock(Subspace(space.basis, min(space.most, rank))))
         said.append(f"dL/dA has rank {space.rank} of {blocks[-1].seen.most}")
     else:
-        said.append("dL/dA is 0" + ("" if rank else f", as B is{_ALONE}"))
+        frozen = not any(a in observation.received for a, _ in pairs)
+        still = "A is frozen" if frozen else "dL/dA is 0" + ("" if rank else ", as B is")
+        said.append(still + (_ALONE if frozen or not rank else ""))
     for a, b in pairs:
         if b in update:
             seen = span(*_side(observation, update, b), blurred=False)

@@ -201,7 +201,7 @@ def is_shown(observation: Observation, layer: Layer) -> bool:
     names += [second_factor(name) for name in names if is_adapter(name)]
     update = observation.update()
     return all(bool(v.isfinite().all()) for v in update.values()) and any(
-        bool(update[name].any()) for name in names
+        bool(update[name].any()) for name in names if name in update
     )
 
 

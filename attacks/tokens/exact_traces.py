@@ -45,7 +45,8 @@ class Traces:
         blocks = (self.layers.tokens, *self.layers.contexts)
         sent = self.model.observation.received
         names = [name for layer in blocks for name in layer.weights(sent)]
-        return names + [b for name in names if (b := second_factor(name)) != name and b in sent]
+        names += [b for name in names if (b := second_factor(name)) != name]
+        return [name for name in names if name in sent]
 
     def shortlist(self, job: Job, behind: int = 0) -> Candidates:
         """The candidate tokens at each position that a sentence may reach.

@@ -18,7 +18,7 @@ from attacks.observed.calls import inputs_of
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
-from fedsim.models.lora import is_second_factor
+from fedsim.models.lora import is_second_factor, second_factor
 from fedsim.types import Tensors
 
 _CONTEXT_LAYERS = 3
@@ -39,8 +39,9 @@ class Layer:
         return self.modules[0].removesuffix(".base_layer")
 
     def weights(self, sent: Tensors) -> list[str]:
-        """Names of the layer's weights that are in ``sent``."""
-        return [name for module in self.modules if (name := f"{module}.weight") in sent]
+        """Names of the layer's weights in ``sent``, with a frozen ``A`` whose ``B`` is."""
+        names = (f"{module}.weight" for module in self.modules)
+        return [name for name in names if name in sent or second_factor(name) in sent]
 
 
 class FirstLayers:

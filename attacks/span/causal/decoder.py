@@ -86,7 +86,7 @@ def decode(
     if start and (adapters or adaptive):
         shown = traces.ratios
         if adapters:
-            shown = _shown_words(traces, [match.update[name] for name in adapters])
+            shown = _shown_words(traces, [match.update[n] for n in adapters if n in match.update])
         grown = MatchedGrowth.of(count, tree, match, shown, rng, adapters=bool(adapters))
         return grown.sentences()
     update = {name: value.float() for name, value in observation.update().items()}
@@ -109,7 +109,7 @@ def _shown_words(traces: SoftTraces, updates: Sequence[Tensor]) -> Tensor:
 
     Where positions are learned, words differ by their place; elsewhere a pursuit finds the words.
     """
-    if not traces.layers.everywhere:
+    if not traces.layers.everywhere or not updates:
         return traces.ratios
     inputs = traces.layers.of_tokens(traces.words, 0)
     bonus = torch.zeros_like(traces.statistics)

@@ -21,6 +21,7 @@ from attacks.tokens.soft_traces import soft_traces
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
+from fedsim.models.lora import is_second_factor
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 from tests.attacks.adapted import adapted, run, sentences
@@ -213,6 +214,16 @@ def test_a_full_first_round_is_guessed_and_said(fresh: Victim) -> None:
     guess = run(fresh, seen)
     assert set(guess.confidence or ()) == {"guess"}
     assert "B is 0 at first and dL/dA with it, so that A x alone leaks" in guess.note
+
+
+def test_a_frozen_factor_leaves_the_images_of_inputs(gpt2: Victim) -> None:
+    for rows, read in (([5], True), ([3, 4], False)):
+        seen, truth = gpt2.capture(rows, {"name": "ffa_lora"})
+        assert all(map(is_second_factor, seen.received))
+        guess = run(gpt2, seen)
+        assert (sentences(guess.guess) == sentences(truth)) == read
+        assert set(guess.confidence or ()) == {"certified" if read else "guess"}
+        assert read or "A is frozen, so that A x alone leaks" in guess.note
 
 
 def refused(victim: Victim, seen: Observation, reason: str, attack: Any = None) -> None:
