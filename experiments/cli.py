@@ -114,7 +114,9 @@ def main() -> None:
         usage = getattr(error, "format_message", None)  # click's usage errors
         if usage is None:
             raise
-        sys.exit(_complain(f"{usage()} See fedsim --help."))
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "fedsim"
+        sys.exit(_complain(f"{usage()} See {command} --help."))
     if result == _INTERRUPTED:  # typer catches KeyboardInterrupt itself
         _complain(f"interrupted. {_CONTINUE}")
     sys.exit(result or 0)

@@ -22,11 +22,16 @@ T = TypeVar("T")
 def suggest(word: str, known: Iterable[str]) -> str:
     """``Did you mean 'std'?`` if a known name is similar in any case, else the known names."""
     names = sorted(known)
-    folded = {spelled(name): name for name in names}
-    similar = difflib.get_close_matches(spelled(word), folded, n=1)
-    if similar:
-        return f"Did you mean {folded[similar[0]]!r}?"
+    if similar := nearest(word, names):
+        return f"Did you mean {similar!r}?"
     return f"Known: {', '.join(names) or 'nothing'}."
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known name that is similar in any case; empty if there is none."""
+    folded = {spelled(name): name for name in known}
+    similar = difflib.get_close_matches(spelled(word), folded, n=1)
+    return folded[similar[0]] if similar else ""
 
 
 def spelled(name: str) -> str:

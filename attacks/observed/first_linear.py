@@ -16,6 +16,7 @@ from fedsim.models.network import copied
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
+_COMPARED, _PARALLEL = 4, 1e-6  # random images, and how far their slopes may be from parallel
 _PROBES = 16  # random images that show what follows the layer
 
 
@@ -149,3 +150,16 @@ def slopes(network: nn.Module, task: Task, layer: FirstLinear, images: Tensor) -
             loss = task.loss(network, Batch(images, labels)) * len(images)
             single.append(torch.autograd.grad(loss, calls.pop().output)[0])
     return torch.stack(single, 1)
+
+
+def has_parallel_slopes(network: nn.Module, task: Task, layer: FirstLinear) -> bool:
+    """Whether the slopes of all examples are parallel at the units that they share.
+
+    So they are behind one hidden layer with a single output or two classes.
+    """
+    rng = torch.Generator().manual_seed(0)
+    images = torch.rand(_COMPARED, *task.spec.input_shape, generator=rng, dtype=torch.float64)
+    weight = network.get_parameter(layer.weight)
+    made = slopes(network, task, layer, images.to(weight))[:, 0]
+    unit = torch.nn.functional.normalize(made[:, (made != 0).all(0)], dim=1)
+    return bool(unit.numel()) and bool((unit @ unit.T).abs().min() > 1 - _PARALLEL)

@@ -15,6 +15,7 @@ from attacks.observed.first_linear import (
     UnitRows,
     find_first_linear,
     first_linear_of,
+    has_parallel_slopes,
     slopes,
     unit_rows,
 )
@@ -53,7 +54,8 @@ class Ratio(Attack):
     units is not enough: mixtures agree too if the examples have parallel slopes at the output, as
     with two classes, but their slope is not that of one image. The proof requires the number of
     examples, and a gradient or one step of SGD of known size. A candidate of two or more units
-    without the proof is ``in_span``. A candidate of one unit may be a mixture and is a ``guess``.
+    without the proof is ``in_span``, unless slopes are parallel. A candidate of one unit may be a
+    mixture and is a ``guess``.
     Images that no unit isolates are guessed grey.
     """
 
@@ -100,8 +102,9 @@ class Ratio(Attack):
             if factor > 0:
                 labels, proofs, _ = _explain(rows, units, made, factor / count)
                 factor = factor / (share * count) if share is not None else 1.0
+        mixed = has_parallel_slopes(network, task, layer)  # so that mixtures agree as well
         levels = [
-            certificate(proof, "in_span" if more else "guess", sharp=more)
+            certificate(proof, "in_span" if more and not mixed else "guess", sharp=more)
             for proof, more in zip(proofs, several.tolist(), strict=True)
         ]
         sure = [proof.holds and more for proof, more in zip(proofs, several.tolist(), strict=True)]

@@ -17,6 +17,7 @@ from attacks.observed.first_linear import (
     FirstLinear,
     find_first_linear,
     first_linear_of,
+    has_parallel_slopes,
     slopes,
     unit_rows,
 )
@@ -152,6 +153,11 @@ class Spear(Attack):
 
 
 _GUESS: Certificate = "guess"
+_MIXED = (
+    "the slopes of all examples are parallel, as with one output, so that differences of two "
+    "examples have as many zeros as one, and sparse columns need not be examples; 'ratio' reads "
+    "the units of one example each"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +180,11 @@ class _Update:
     layer: FirstLinear
     factors: Factors
     signs: Signs
+
+    @property
+    def _mixed(self) -> bool:
+        several = self.factors.rank > 1
+        return several and has_parallel_slopes(self.network, self.task, self.layer)
 
     def dictionary(self, linear: nn.Linear, rng: torch.Generator) -> ReluDictionary | None:
         """The activations' dictionary, if a layer that takes them sent a gradient of that rank."""
@@ -254,6 +265,7 @@ class _Update:
             f"{missing} of the examples left no independent gradient" if missing else "",
             scale_note(_factor(observation, proof)) if proof.holds and bool(sharp.any()) else "",
             range_note(images, task) if proof.holds else "",
+            "" if proof.holds or not self._mixed else _MIXED,
         )
         grey = images.new_full((missing, *images.shape[1:]), 0.5).float().cpu()
         return Reconstruction(

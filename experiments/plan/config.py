@@ -20,7 +20,7 @@ from pydantic import (
 from experiments.plan.levels import Level, at_level
 from experiments.plan.overrides import override
 from experiments.plan.toml_source import check_values, read_toml
-from fedsim.build import explain, locate, suggest
+from fedsim.build import explain, locate, nearest, suggest
 from fedsim.cell import AuxiliaryConfig, CandidatesConfig, CaptureConfig, ProbesConfig, TaskConfig
 from fedsim.config_section import ConfigSection
 from fedsim.errors import ConfigError
@@ -233,7 +233,12 @@ def find(experiment: str, near: Path | None = None) -> Path:
         raise ConfigError(f"{experiment}: the file does not exist. Correct the path.")
     if "/" in experiment:
         raise ConfigError(f"{experiment}: no such run folder or experiment file. Correct the path.")
-    raise ConfigError(f"{experiment!r} is not an experiment. {suggest(experiment, shipped())}")
+    known = suggest(experiment, shipped())
+    if near is None and not nearest(experiment, shipped()):  # a folder was meant as likely
+        known = (
+            "Nor is there a folder of this name. fedsim list experiments names the shipped ones."
+        )
+    raise ConfigError(f"{experiment!r} is not an experiment. {known}")
 
 
 def parse_experiment(table: Mapping[str, Any]) -> ExperimentConfig:

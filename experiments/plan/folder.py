@@ -151,7 +151,15 @@ def check_version(root: Path) -> dict[str, Any]:
     """
     path = root / "experiment.toml"
     if not os.path.lexists(path):
-        raise ConfigError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
+        if next(root.glob("round-*/client-*.json"), None):
+            raise ConfigError(
+                f"{root}: holds captures of another application, and no experiment. Attack them by "
+                f"fedsim attack {root}, or make an experiment of them by fedsim init {root}."
+            )
+        raise ConfigError(
+            f"{root}: no run folder (experiment.toml is missing), and no captures. Correct the "
+            "path."
+        )
     check_folder(root)
     table = read_toml(path)
     schema = table.pop("schema", None)

@@ -145,7 +145,7 @@ def _made(model: Model) -> nn.Module | str:
         return model
     if isinstance(model, str) and ":" not in model:
         return model
-    made = function_of(model, "model")() if isinstance(model, str) else _called(model)
+    made = _called(function_of(model, "model") if isinstance(model, str) else model)
     if isinstance(made, nn.Module):
         return made
     raise ConfigError(
@@ -155,7 +155,16 @@ def _made(model: Model) -> nn.Module | str:
 
 
 def _called(model: object) -> object:
-    return model() if callable(model) else model
+    if not callable(model):
+        return model
+    try:
+        return model()
+    except Exception as error:  # of another's code
+        name = getattr(model, "__qualname__", type(model).__name__)
+        raise ConfigError(
+            f"model: {name}() fails ({type(error).__name__}: {error}). Pass a function without "
+            "arguments that makes the network."
+        ) from error
 
 
 def _reference(model: Model) -> str:

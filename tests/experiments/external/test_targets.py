@@ -291,6 +291,21 @@ def test_gradients_of_the_opposite_sign_are_turned_round(classes: int, count: in
     assert solved(victim).labels == (2,)
 
 
+@pytest.mark.parametrize("attack", ["ratio", "spear"])
+def test_mixtures_of_examples_with_one_output_are_no_images(attack: str) -> None:
+    """All units that the same examples activate have one ratio, and as many zeros."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 80), nn.ReLU(), nn.Linear(80, 1))
+    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    victim = victim_of(net, bce, [0, 1, 1, 0], images)
+    guess = fedsim.attack(victim, attack, budget=3, quiet=True)
+    exact = [min(float((g - x).abs().max()) for x in images) < 1e-3 for g in guess.images]
+    levels = zip(exact, guess.confidence, strict=True)
+    assert all(right or level == "guess" for right, level in levels)
+    if attack == "spear" and "certified" not in guess.confidence:
+        assert "'ratio' reads the units of one example each" in guess.note
+
+
 def test_a_batch_of_most_classes_does_not_tell_its_sign() -> None:
     net = network(10)
     images = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
