@@ -73,7 +73,7 @@ class SparseRecovery:
         observation, task = self.model.observation, self.model.task
         if observation.knowledge.optimizer not in MULTIPLES:
             return None
-        lines = self._lines()
+        lines = [line for line in self._lines() if len(line) > 1]
         if not lines:
             return None
         first = [name for name in observation.received if is_adapter(name)]
@@ -219,7 +219,7 @@ class Growth:
         task: TextTask,
         rng: torch.Generator,
     ) -> Growth:
-        """Take the usual inputs behind random words of the batch."""
+        """Take the usual inputs behind random words of the batch, where these leave room."""
         edges = task.tokens([""])[0]
         modelled = task.spec.kind == "language-modelling"
         end = edges[-1] if edges and modelled else -1
@@ -238,7 +238,8 @@ class Growth:
             metric = _metric((seen - mean).flatten(0, 1))
             metrics.append(metric)
             bare.append(Pursuit.of(torch.linalg.qr(metric.T @ space.basis.double()).Q))
-            usual.append(bare[-1].plus(mean @ metric))
+            roomy = len(bag) + 2 * space.rank <= space.width
+            usual.append(bare[-1].plus(mean @ metric) if roomy else bare[-1])
         writes = layers.network if modelled else None
         begin = Prefix((), tuple(usual), tuple(bare))
         return cls(layers, kinds, metrics, begin, places, writes, end if end >= 0 else None)
