@@ -242,7 +242,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     ("run base.toml --seed x", "Invalid value for '--seed'", "'x'", "See fedsim run --help."),
     ("run base.toml --seed -1", "seeds", "[-1] does not fit", "write 0 or more."),
     ("run base.toml --workers 0", "federation.client_workers", "0 does", "Write a number great"),
-    ("run base.toml --set", "Option '--set' requires an argument", "", "See fedsim run --help."),
+    ("run base.toml --set", "Option '--set' requires an argument", "", "See fedsim --help."),
     ("run base.toml --rounds 3", "No such option '--rounds'", "", "See fedsim run --help."),
     ("run", "Missing argument", "RUN_OR_EXPERIMENT", "See fedsim run --help."),
     ("runn base.toml", "No such command 'runn'", "", "Did you mean 'run'? See fedsim --help."),
