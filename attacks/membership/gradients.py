@@ -21,7 +21,7 @@ _PILOT = 16
 """Candidates whose mean gradient chooses the coordinates."""
 _RIDGES = tuple(10.0**power for power in range(-7, 3))
 """Ridges of the regression on all candidates, as shares of the mean squared norm."""
-_last: dict[str, Candidates] = {}
+_last: dict[str, CandidateGradients] = {}
 """The last set of candidates by its key: round 1 broadcasts the same under every defense."""
 
 
@@ -64,7 +64,7 @@ class Regression:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class CandidateGradients:
     """The gradient of each candidate at the broadcast weights.
 
     Compared are the coordinates with the largest squares, which under white noise say most, and as
@@ -82,7 +82,7 @@ class Candidates:
     gradients: Tensor
 
     @classmethod
-    def of(cls, model: Replay, rows: Batch) -> Candidates:
+    def of(cls, model: Replay, rows: Batch) -> CandidateGradients:
         """The gradients of all rows; those of the last call if weights and rows are the same."""
         pilot = model.gradient(rows[:: -(-len(rows) // _PILOT)])
         energy = {name: value.detach().square() for name, value in pilot.items()}
@@ -97,7 +97,7 @@ class Candidates:
         return _last[key]
 
     @classmethod
-    def _computed(cls, few: Replay, rows: Batch, energy: Tensors) -> Candidates:
+    def _computed(cls, few: Replay, rows: Batch, energy: Tensors) -> CandidateGradients:
         whole = torch.cat([value.flatten() for value in energy.values()])
         size = min(_COORDINATES, len(whole))
         whole[:: max(1, 2 * len(whole) // size)] = torch.inf
@@ -116,7 +116,7 @@ class Candidates:
         part = replace(observation, received=received)
         return observed_gradient(part) if is_multiple(part) else part.update()
 
-    def signs(self) -> Candidates:
+    def signs(self) -> CandidateGradients:
         """The first step that Adam takes by each candidate alone, but for its length."""
         return replace(self, gradients=self.gradients.sign())
 

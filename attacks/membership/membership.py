@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Attack, Grouping, Inferred, Job, Reconstruction
-from attacks.membership.gradients import Candidates
+from attacks.membership.gradients import CandidateGradients
 from attacks.membership.layer_inputs import residuals
 from attacks.membership.shadows import shadow_updates
 from attacks.observed.replay import Replay, is_multiple, replay
@@ -140,7 +140,7 @@ class Membership(Attack):
         if self.statistic == "loss_change":
             before = _losses(model, model.parameters, rows)
             return [before - _losses(model, _moved(model, seen), rows) for seen in observations]
-        known = Candidates.of(model, rows)
+        known = CandidateGradients.of(model, rows)
         if self.statistic == "likelihood":
             return [known.likelihoods(seen) for seen in observations]
         if not all(map(is_multiple, observations)):
@@ -223,7 +223,7 @@ class Membership(Attack):
     def _above_shadows(
         self,
         model: Replay,
-        known: Candidates,
+        known: CandidateGradients,
         seen: Observation,
         update: Tensor,
         rng: torch.Generator,

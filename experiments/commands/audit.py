@@ -16,7 +16,7 @@ from fedsim.errors import ConfigError
 from fedsim.visible import say
 
 if TYPE_CHECKING:
-    from experiments.external.claimed import Verdict
+    from experiments.external.claimed import ClaimVerdict
 
 
 class Released(Enum):
@@ -96,7 +96,7 @@ def _claimed(
     planted: Path | None,
     released: Released,
     confidence: float | None,
-) -> Verdict:
+) -> ClaimVerdict:
     """A claim beside canaries in clients that are not fedsim's."""
     from experiments.external.claimed import (
         CONFIDENCE,

@@ -106,7 +106,7 @@ class Bounds(Record):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """All bounds of an audit, and what was assumed for them."""
 
     rows: tuple[Bounds, ...]
@@ -131,7 +131,7 @@ class Verdict:
 
 def judged(
     trial: CanaryTrial, stated: Stated, unit: str, seen: str, confidence: float = CONFIDENCE
-) -> Verdict:
+) -> ClaimVerdict:
     """The bounds after a quarter of the releases, half of them, and all.
 
     Args:
@@ -190,7 +190,7 @@ def judged(
         f"all bounds hold together at {100 * confidence:g}%",
         "0 says that these canaries were not told apart, which proves nothing",
     )
-    return Verdict(tuple(rows), unit, assumed)
+    return ClaimVerdict(tuple(rows), unit, assumed)
 
 
 def _pooled(trial: CanaryTrial) -> CanaryTrial:
