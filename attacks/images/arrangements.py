@@ -80,12 +80,12 @@ def likely_arrangements(
     images = image.expand(len(labels), *image.shape)
     seen: dict[tuple[tuple[int, ...], ...], tuple[float, Arrangement]] = {}
 
-    def distance(one: Arrangement) -> float:
-        key = steps.labels_of(one.labels, one.order)
+    def distance(arrangement: Arrangement) -> float:
+        key = steps.labels_of(arrangement.labels, arrangement.order)
         if key not in seen:
-            batch = Batch(images, one.labels)
-            update = steps.update(batch, one.order, differentiable=False)
-            seen[key] = float(cosine_distance(update, observed)), one
+            batch = Batch(images, arrangement.labels)
+            update = steps.update(batch, arrangement.order, differentiable=False)
+            seen[key] = float(cosine_distance(update, observed)), arrangement
         return seen[key][0]
 
     for _ in range(_CLIMBS):
@@ -95,7 +95,7 @@ def likely_arrangements(
             if nearest is current or expired():
                 break
             current = nearest
-    return [one for _, one in sorted(seen.values(), key=lambda pair: pair[0])]
+    return [arrangement for _, arrangement in sorted(seen.values(), key=lambda pair: pair[0])]
 
 
 def _drawn(steps: SimulatedSteps, labels: Tensor, rng: torch.Generator) -> Arrangement:

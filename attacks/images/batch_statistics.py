@@ -109,7 +109,7 @@ class StatisticsLoss:
         total = torch.zeros((), device=images.device)
         for name, value in {call.name: call.input for call in calls}.items():
             variance, mean = torch.var_mean(value, (0, *range(2, value.dim())))
-            for prefix, own in ((MEAN, mean), (VARIANCE, variance)):
-                square = (own - observed[prefix + name]).square().sum()
+            for prefix, statistic in ((MEAN, mean), (VARIANCE, variance)):
+                square = (statistic - observed[prefix + name]).square().sum()
                 total = total + (square + EPSILON).sqrt()
         return total

@@ -80,30 +80,30 @@ def best_restarts(
         learning_rate: as in ``descend``.
         pixels: as in ``descend``.
     """
-    made: list[tuple[float, Reconstruction]] = []
+    ranked: list[tuple[float, Reconstruction]] = []
     for first in range(0, len(starts), lanes):
-        own, values = zip(*starts[first : first + lanes], strict=True)
+        owners, values = zip(*starts[first : first + lanes], strict=True)
         start = torch.stack(values).to(victims.job.device)
         model, images = victims.loss.model, render(start.flatten(0, 1))
         batch = Batch(images, model.task.any_labels(len(images)).to(images.device))
         run = partial(model.task.loss, model.network, batch)
         with suited_convolutions(model.network, run):
-            found = descend(
+            iterates = descend(
                 objective,
                 {"start": start},
-                victims.lanes(own),
+                victims.lanes(owners),
                 victims.job,
                 steps=steps,
                 learning_rate=learning_rate,
                 pixels=pixels,
             )
-        ranks = (found.matching, *found.others)[-1].tolist()
-        made += [
-            (ranks[lane], found.reconstruction(lane, victims.labels[victim]))
-            for lane, victim in enumerate(own)
+        ranks = (iterates.matching, *iterates.others)[-1].tolist()
+        ranked += [
+            (ranks[lane], iterates.reconstruction(lane, victims.labels[victim]))
+            for lane, victim in enumerate(owners)
         ]
-    apart = [made[i : i + restarts] for i in range(0, len(made), restarts)]
-    return [min(one, key=lambda pair: pair[0])[1] for one in apart]
+    apart = [ranked[i : i + restarts] for i in range(0, len(ranked), restarts)]
+    return [min(tries, key=lambda pair: pair[0])[1] for tries in apart]
 
 
 def descend(

@@ -135,7 +135,7 @@ class DLG(Attack):
         start = next(fresh)
         for step in range(1, self.steps + 1):
             start.step()
-            best = min(starts, key=lambda one: one.lowest)
+            best = min(starts, key=lambda search: search.lowest)
             lowest = torch.tensor([best.lowest], dtype=torch.float64)
             progress.note(step, lowest, best.best.candidate[0][0])
             done = best.lowest <= goal

@@ -45,10 +45,10 @@ def guarded(
         noise: prior.smoothed(images, noise * prior.error).float().clamp(0, 1) for noise in _NOISE
     }
     costs: dict[float, tuple[float, float]] = {}
-    for noise, own in tried.items():
+    for noise, candidate in tried.items():
         with torch.no_grad():
-            distance, surprise = (float(one) for one in evidence(own, labels, observed))
-        costs[noise] = surprise + float(prior.rarity(own)), distance
+            distance, surprise = (float(one) for one in evidence(candidate, labels, observed))
+        costs[noise] = surprise + float(prior.rarity(candidate)), distance
     noise = min(costs, key=lambda each: costs[each])
     if not noise:
         return found

@@ -66,8 +66,8 @@ def load_weights(generator: Generator, tensors: Tensors, source: str) -> None:
     Raises:
         CannotAttack: a name is missing or not the generator's, or a shape differs.
     """
-    own = {**dict(generator.named_parameters()), **dict(generator.named_buffers())}
-    if differing := own.keys() ^ tensors.keys():
+    expected = {**dict(generator.named_parameters()), **dict(generator.named_buffers())}
+    if differing := expected.keys() ^ tensors.keys():
         raise CannotAttack(
             f"generator_weights: {source} and {type(generator).__name__} do not both have "
             f"{sorted(differing)[0]!r}",

@@ -94,15 +94,15 @@ class GIGIP(RegularisedMatching):
         likely = victims.evidence if self.adaptive else None
         starts = [
             (i, START * torch.randn(victims.labels.shape[1], self.latent, generator=rng))
-            for i, own in enumerate(victims.rngs)
-            for rng in restart_generators(own, self.restarts)
+            for i, victim_rng in enumerate(victims.rngs)
+            for rng in restart_generators(victim_rng, self.restarts)
         ]
-        made: list[Reconstruction] = []
+        guesses: list[Reconstruction] = []
         step = max(1, self.lanes // self.restarts)
         for first in range(0, len(victims.rngs), step):
             chosen = starts[first * self.restarts : (first + step) * self.restarts]
-            made += self._together(victims, likely, generator, chosen)
-        return made
+            guesses += self._together(victims, likely, generator, chosen)
+        return guesses
 
     def _together(
         self,
@@ -113,11 +113,11 @@ class GIGIP(RegularisedMatching):
     ) -> list[Reconstruction]:
         """Guesses of the victims whose restarts are given, one restart after another."""
         job = victims.job
-        own, latents = zip(*starts, strict=True)
+        owners, latents = zip(*starts, strict=True)
         first = descend(
             self._of_latents(victims.loss, likely, generator),
             {"latents": torch.stack(latents).to(job.device)},
-            victims.lanes(own),
+            victims.lanes(owners),
             job,
             steps=self.latent_steps,
             learning_rate=self.latent_rate,
@@ -125,7 +125,7 @@ class GIGIP(RegularisedMatching):
         rank = first.others[1].unflatten(0, (-1, self.restarts)).argmin(1)
         index = rank + self.restarts * torch.arange(len(rank), device=rank.device)
         best = _chosen(first, index)
-        numbers = own[:: self.restarts]
+        numbers = owners[:: self.restarts]
         if self.weight_steps and not first.expired:
             copies = (len(numbers), victims.labels.shape[1])
             second = descend(
@@ -189,14 +189,14 @@ class GIGIP(RegularisedMatching):
         return objective
 
 
-def _chosen(found: BestIterates, lanes: Tensor) -> BestIterates:
+def _chosen(iterates: BestIterates, lanes: Tensor) -> BestIterates:
     """Some of the lanes."""
     return replace(
-        found,
-        images=found.images[lanes],
-        matching=found.matching[lanes],
-        others=tuple(value[lanes] for value in found.others),
-        traces=tuple(found.traces[lane] for lane in lanes.tolist()),
+        iterates,
+        images=iterates.images[lanes],
+        matching=iterates.matching[lanes],
+        others=tuple(value[lanes] for value in iterates.others),
+        traces=tuple(iterates.traces[lane] for lane in lanes.tolist()),
     )
 
 

@@ -84,8 +84,8 @@ class ImageLoss:
         if self.form == "signs":
             return sign_distance(guess, observed)
         if self.form == "support":
-            kept = {name: (value != 0).to(value.dtype) for name, value in observed.items()}
-            return cosine_distance(guess, observed, kept)
+            support = {name: (value != 0).to(value.dtype) for name, value in observed.items()}
+            return cosine_distance(guess, observed, support)
         if self.form == "lengths":
             lengths = length_surprise(guess, observed) * ROUNDED**2
             return torch.where(_plain(observed), cosine_distance(guess, observed), lengths)
@@ -125,13 +125,13 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     several = known.num_examples != 1
     # Each of the cohort's clients defends the gradient of one example.
     singles = 1 < known.cohort == known.num_examples
-    signs = [i for i, one in enumerate(chain.defenses) if "sign" in one.distortions]
+    signs = [i for i, defense in enumerate(chain.defenses) if "sign" in defense.distortions]
     last = signs[-1] if signs else 0
     if signs and not (several and (singles or chain.defenses[last].per_example)):
         flipped = any("noise" in defense.distortions for defense in chain.defenses[last + 1 :])
         return ImageLoss(model, "signs", dither=_dither(observation, last), flipped=flipped)
     zeroing = [defense for defense in chain.defenses if "sparsity" in defense.distortions]
-    ranked = several and all(_ranks_each(one) for one in zeroing)
+    ranked = several and all(_ranks_each(defense) for defense in zeroing)
     if zeroing and not signs and not ranked:
         return ImageLoss(model, "support")
     # A mean over a cohort has no common steps.
@@ -198,8 +198,8 @@ def sign_distance(guess: Tensors, observed: Tensors) -> Tensor:
     """
     width = WIDTH * median_magnitude({name: guess[name] for name in observed})
     signs = {name: value.sign() for name, value in observed.items()}
-    kept = {name: value.abs() for name, value in signs.items()}
-    return cosine_distance({name: (guess[name] / width).tanh() for name in signs}, signs, kept)
+    weights = {name: value.abs() for name, value in signs.items()}
+    return cosine_distance({name: (guess[name] / width).tanh() for name in signs}, signs, weights)
 
 
 def total_variation(images: Tensor) -> Tensor:

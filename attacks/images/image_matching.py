@@ -91,15 +91,15 @@ class ImageMatching(Attack, ABC):
             victims = self._victims(group, task, [rngs[i] for i in members], job)
             found = self._likeliest(victims, task)
             if self.adaptive:
-                found = [_recovered(one, group[0]) for one in found]
+                found = [_recovered(guess, group[0]) for guess in found]
             guesses |= zip(members, found, strict=True)
         return [guesses[index] for index in range(len(observations))]
 
     def _likeliest(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:
         """What the search found, or what the prior of images makes likelier of it."""
-        found, evidence = self.search(victims, task), victims.evidence
+        guesses, evidence = self.search(victims, task), victims.evidence
         if evidence is None:
-            return found
+            return guesses
         return [
             guarded(
                 guess,
@@ -107,7 +107,7 @@ class ImageMatching(Attack, ABC):
                 evidence,
                 {name: value[victim] for name, value in victims.observed.items()},
             )
-            for victim, guess in enumerate(found)
+            for victim, guess in enumerate(guesses)
         ]
 
     def _victims(
@@ -156,12 +156,13 @@ class RegularisedMatching(ImageMatching, ABC):
         if not self.batch_statistics:
             return seen
         assert isinstance(seen.loss, ImageLoss)
-        found = [
+        by_victim = [
             observed_statistics(observation, seen.loss.model.network)
             for observation in observations
         ]
         statistics = {
-            name: torch.stack([own[name] for own in found]).to(job.device) for name in found[0]
+            name: torch.stack([sent[name] for sent in by_victim]).to(job.device)
+            for name in by_victim[0]
         }
         return replace(
             seen,
@@ -170,7 +171,7 @@ class RegularisedMatching(ImageMatching, ABC):
         )
 
 
-def _recovered(found: Reconstruction, seen: Observation) -> Reconstruction:
+def _recovered(defended: Reconstruction, seen: Observation) -> Reconstruction:
     """The examples that the declared defense changed into the guessed ones."""
-    inputs = declared(seen).recover(found.guess.inputs)
-    return replace(found, guess=Batch(inputs, found.guess.labels, found.guess.mask))
+    inputs = declared(seen).recover(defended.guess.inputs)
+    return replace(defended, guess=Batch(inputs, defended.guess.labels, defended.guess.mask))

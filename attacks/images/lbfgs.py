@@ -52,9 +52,9 @@ class LBFGS:
             self._before = slope, change
             self._move(change)
         flags = torch.cat([self._inverses != 0, uphill[None]])
-        *kept, self._stuck = flags.tolist()
-        if not all(kept):
-            places = [place for place, own in enumerate(kept) if own]
+        *moving, self._stuck = flags.tolist()
+        if not all(moving):
+            places = [place for place, moves in enumerate(moving) if moves]
             self._pairs = [self._pairs[place] for place in places]
             self._inverses = self._inverses[places]
         return first
@@ -75,15 +75,15 @@ class LBFGS:
 
     def _direction(self, slope: Tensor) -> Tensor:
         """The inverse Hessian that the history tells of, times the slope, by two loops."""
-        found, shares = -slope, deque[Tensor]()
+        direction, shares = -slope, deque[Tensor]()
         inverses = self._inverses.unbind()
         for (turned, moved), inverse in zip(reversed(self._pairs), reversed(inverses), strict=True):
-            shares.appendleft(moved.dot(found) * inverse)
-            found.addcmul_(turned, shares[0], value=-1)
-        found *= self._scale
+            shares.appendleft(moved.dot(direction) * inverse)
+            direction.addcmul_(turned, shares[0], value=-1)
+        direction *= self._scale
         for (turned, moved), inverse, share in zip(self._pairs, inverses, shares, strict=True):
-            found.addcmul_(moved, share - turned.dot(found) * inverse)
-        return found
+            direction.addcmul_(moved, share - turned.dot(direction) * inverse)
+        return direction
 
     def _remember(self, slope: Tensor, before: Tensor, moved: Tensor) -> None:
         turned = slope - before

@@ -57,13 +57,13 @@ def sign_surprise(
     width = SHARP * median_magnitude({name: guess[name] for name in observed})
     width = (width.square() + (dither / PROBIT) ** 2).sqrt()
     clear = torch.cat([(value.sign() * guess[name]).flatten() for name, value in observed.items()])
-    kept = torch.cat([(value != 0).flatten() for value in observed.values()])
+    signed = torch.cat([(value != 0).flatten() for value in observed.values()])
     likely = logsigmoid(clear / width)
     if flipped:
-        wrong = (kept & (clear.detach() < 0)).sum() / kept.sum().clamp(min=1)
+        wrong = (signed & (clear.detach() < 0)).sum() / signed.sum().clamp(min=1)
         wrong = wrong.clamp(*_FLIPS)
         likely = ((1 - 2 * wrong) * likely.exp() + wrong).log()
-    return -(kept * likely).sum()
+    return -(signed * likely).sum()
 
 
 def length_surprise(guess: Tensors, observed: Tensors) -> Tensor:
@@ -74,9 +74,9 @@ def length_surprise(guess: Tensors, observed: Tensors) -> Tensor:
     """
     parts = []
     for name, value in observed.items():
-        own, other = guess[name].flatten(), value.flatten()
-        squares = own.square().sum() + EPSILON**2, other.square().sum() + EPSILON**2
-        angle = (own * other).sum().square() / (squares[0] * squares[1])
+        guessed, other = guess[name].flatten(), value.flatten()
+        squares = guessed.square().sum() + EPSILON**2, other.square().sum() + EPSILON**2
+        angle = (guessed * other).sum().square() / (squares[0] * squares[1])
         length = (squares[0] / squares[1]).log() / 2
         parts.append(((length / ROUNDED).square() + other.numel() * angle) / 2)
     return torch.stack(parts).sum()
@@ -89,13 +89,13 @@ def rank_surprise(guess: Tensors, observed: Tensors) -> Tensor:
     coordinate, which would outweigh every small error in a sum of squares. The gradient is known up
     to the scale that most coordinates agree on.
     """
-    own = torch.cat([guess[name].flatten() for name in observed])
+    guessed = torch.cat([guess[name].flatten() for name in observed])
     other = torch.cat([value.flatten() for value in observed.values()])
-    kept = other != 0
-    agreed = kept & (own != 0)
-    ratios = (other / own.detach().where(agreed, 1)).abs()
+    sent = other != 0
+    agreed = sent & (guessed != 0)
+    ratios = (other / guessed.detach().where(agreed, 1)).abs()
     scale = ratios.where(agreed, torch.nan).nanmedian().nan_to_num(1.0)
-    errors = other - scale * own
-    usual = errors.detach().abs().where(kept, torch.nan).nanmedian().nan_to_num(0.0)
+    errors = other - scale * guessed
+    usual = errors.detach().abs().where(sent, torch.nan).nanmedian().nan_to_num(0.0)
     width = OUTLYING * usual + _CLOSEST * other.abs().max() + EPSILON
-    return (errors / width).square().log1p().sum() + kept.sum() * width.log()
+    return (errors / width).square().log1p().sum() + sent.sum() * width.log()

@@ -42,8 +42,8 @@ def over_rounds(
     def guess(rounds: Sequence[int], before: Reconstruction | None) -> Reconstruction:
         del before
         seen = [read(position) for position in rounds]
-        told = observations[rounds[-1]].knowledge.labels is not None
-        return search(joined(seen, seen[-1].labels if told else common_labels(seen, task)))
+        granted = observations[rounds[-1]].knowledge.labels is not None
+        return search(joined(seen, seen[-1].labels if granted else common_labels(seen, task)))
 
     return round_by_round(observations, guess, job)
 
@@ -56,7 +56,7 @@ def joined(seen: Sequence[VictimGroup], labels: Tensor) -> VictimGroup:
         labels: the classes int64 ``(1, example)`` that all rounds agree on.
     """
     last = seen[-1]
-    losses = tuple(one.loss for one in seen if not isinstance(one.loss, RoundsLoss))
+    losses = tuple(victims.loss for victims in seen if not isinstance(victims.loss, RoundsLoss))
     observed = {name: torch.stack([v.observed[name] for v in seen], 1) for name in last.observed}
     return replace(last, loss=RoundsLoss(losses), labels=labels, observed=observed)
 
@@ -67,7 +67,7 @@ def common_labels(seen: Sequence[VictimGroup], task: Task) -> Tensor:
     The gradient of the last layer is averaged over the rounds for a single example; the classes of
     several examples, which each round counts at its own weights, are averaged as counts.
     """
-    labels = torch.cat([one.labels for one in seen])
+    labels = torch.cat([victims.labels for victims in seen])
     if len(seen) == 1:
         return labels
     if labels.shape[1] > 1:
@@ -75,7 +75,7 @@ def common_labels(seen: Sequence[VictimGroup], task: Task) -> Tensor:
         return torch.repeat_interleave(round_counts(counts, labels.shape[1]))[None].to(labels)
     head = find_head(task.build())
     update = {
-        name: torch.stack([one.observed[name][0] for one in seen]).mean(0)
+        name: torch.stack([victims.observed[name][0] for victims in seen]).mean(0)
         for name in (head.weight, head.bias)
         if name is not None and name in seen[-1].observed
     }

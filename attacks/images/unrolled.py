@@ -83,14 +83,14 @@ class UnrolledSearch:
             best = rest[0]
             best.run(self.evaluations)
         images, distance = (tensor[0] for tensor in best.best.candidate)
-        found = Reconstruction(
+        reconstruction = Reconstruction(
             Batch(images, best.arrangement.labels),
             objective=float(distance),
             steps=sum(one.done for one in searches),
             trace=progress.trace(),
             expired=best.expired,
         )
-        return guarded(found, self.prior, best.evidence, self.observed)
+        return guarded(reconstruction, self.prior, best.evidence, self.observed)
 
 
 class _Search:

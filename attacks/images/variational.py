@@ -40,8 +40,8 @@ class Variational(Generator):
     def forward(self, latents: Tensor) -> Tensor:
         """Images ``(image, *shape)``."""
         _, height, width = self.shape
-        made: Tensor = self.layers(self.unfold(self.first(latents)))
-        return made[..., :height, :width].sigmoid()
+        pixels: Tensor = self.layers(self.unfold(self.first(latents)))
+        return pixels[..., :height, :width].sigmoid()
 
     @torch.enable_grad()
     def fit(self, images: Tensor, seed: int, steps: int) -> None:

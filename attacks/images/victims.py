@@ -59,8 +59,8 @@ class RoundsLoss:
         losses, surprises = [], []
         for i, loss in enumerate(self.losses):
             assert isinstance(loss, ImageLoss)
-            own = {name: value[i] for name, value in observed.items()}
-            distance, surprise = loss.evidence(images, labels, own)
+            of_round = {name: value[i] for name, value in observed.items()}
+            distance, surprise = loss.evidence(images, labels, of_round)
             losses.append(distance)
             surprises.append(surprise)
         return torch.stack(losses).mean(), torch.stack(surprises).sum()

@@ -37,7 +37,7 @@ def denoised(
     chain = declared(observation)
     if not {"noise", "rounding"} & chain.distortions:
         return gradient
-    kept = "sparsity" in chain.distortions
+    pruned = "sparsity" in chain.distortions
     noise = _noise(chain, observation)
     slack = chain.slack({name: length * gradient[name] for name in weights & gradient.keys()})
     clean = gradient.copy()
@@ -50,7 +50,7 @@ def denoised(
         rounding = float(bound.square().mean()) / 3
         most = math.inf if noise is None else (noise + rounding) / length**2
         shrunk = shrink(value, most)
-        clean[name] = shrunk.where(value != 0, 0) if kept else shrunk
+        clean[name] = shrunk.where(value != 0, 0) if pruned else shrunk
     return clean
 
 

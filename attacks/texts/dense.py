@@ -70,19 +70,19 @@ def difference(alpha_l1: float, *, within: bool) -> Rule:
     """``d^2 + alpha_l1 |d|`` for ``d = G - observed``; if ``within``, only where observed != 0."""
 
     def rule(gradient: Tensor, observed: Tensor) -> tuple[Tensor, Slope]:
-        own = gradient.sub_(observed)
+        gap = gradient.sub_(observed)
         if within:
-            own.mul_(observed != 0)
-        value = _energy(own) + alpha_l1 * torch.linalg.vector_norm(own, ord=1, dim=(-2, -1))
-        return value, lambda: own.sign().mul_(alpha_l1).add_(own, alpha=2)
+            gap.mul_(observed != 0)
+        value = _energy(gap) + alpha_l1 * torch.linalg.vector_norm(gap, ord=1, dim=(-2, -1))
+        return value, lambda: gap.sign().mul_(alpha_l1).add_(gap, alpha=2)
 
     return rule
 
 
 def square_within(gradient: Tensor, observed: Tensor) -> tuple[Tensor, Slope]:
     """``G^2`` where the observed coordinate is nonzero, else 0."""
-    kept = gradient.mul_(observed != 0)
-    return _energy(kept), lambda: kept.mul_(2)
+    within = gradient.mul_(observed != 0)
+    return _energy(within), lambda: within.mul_(2)
 
 
 def soft_sign(gradient: Tensor, observed: Tensor) -> tuple[Tensor, Slope]:

@@ -62,12 +62,12 @@ def hypotheses(
     else:
         classes = [tuple(known_labels(observation, task, rng, job).tolist())]
     # Sentences of equal length are interchangeable, and so are equal labels.
-    found: dict[Hypothesis, None] = {}
-    for size, own in product(sizes, classes):
-        for order in islice(permutations(own), CUTS.label_orders):
+    distinct: dict[Hypothesis, None] = {}
+    for size, given in product(sizes, classes):
+        for order in islice(permutations(given), CUTS.label_orders):
             pairs = sorted(zip(size, order, strict=True))
-            found[Hypothesis(*map(tuple, zip(*pairs, strict=True)))] = None
-    return list(found)[:most]
+            distinct[Hypothesis(*map(tuple, zip(*pairs, strict=True)))] = None
+    return list(distinct)[:most]
 
 
 def _lengths(

@@ -76,11 +76,11 @@ class Targets(LabelSearch):
 
     def __init__(self, observations: Sequence[Observation], network: nn.Module) -> None:
         """One observation a victim."""
-        found = [_targets(observation, network) for observation in observations]
+        by_victim = [_targets(observation, network) for observation in observations]
         device = next(network.parameters()).device
         self._tokens, self._counts = (
             pad_sequence(list(parts), batch_first=True).to(device)
-            for parts in zip(*found, strict=True)
+            for parts in zip(*by_victim, strict=True)
         )
         self._vocabulary = len(cast(Any, network).get_output_embeddings().weight)
 

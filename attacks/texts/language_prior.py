@@ -57,8 +57,8 @@ class LanguagePrior:
         """Log-probability of each token after each of these, ``(row, token, vocabulary)``."""
         body, head = self.network.base_model, self.network.get_output_embeddings()
         hidden = body(input_ids=ids, use_cache=False).last_hidden_state
-        found: Tensor = head(hidden).log_softmax(-1)
-        return found
+        logs: Tensor = head(hidden).log_softmax(-1)
+        return logs
 
     def _sorted(self, lines: Tensor) -> Tensor:
         """``loss`` of distinct rows in lexicographic order, padded with -1."""
@@ -106,20 +106,20 @@ def load_prior(name: str, task: TextTask, device: torch.device) -> LanguagePrior
         raise CannotAttack(
             f"prior: {fault.removesuffix('.')}", "fedsim prior EXPERIMENT trains one."
         ) from None
-    own = task.tokenizer.get_vocab()
-    if differing := known.items() ^ own.items():
+    vocab = task.tokenizer.get_vocab()
+    if differing := known.items() ^ vocab.items():
         number = min(number for _, number in differing)
         there, here = (
-            {number: token for token, number in vocabulary.items()} for vocabulary in (known, own)
+            {number: token for token, number in vocabulary.items()} for vocabulary in (known, vocab)
         )
         raise CannotAttack(
             f"prior: the vocabulary of {name!r} ({len(known)} tokens) is not that of "
-            f"{task.spec.model!r} ({len(own)}): token {number} is {there.get(number)!r} in the "
+            f"{task.spec.model!r} ({len(vocab)}): token {number} is {there.get(number)!r} in the "
             f"one and {here.get(number)!r} in the other",
             "Train a prior that matches with fedsim prior EXPERIMENT.",
         )
     network = _network(source, device)
-    rows, needed = network.get_output_embeddings().out_features, max(own.values()) + 1
+    rows, needed = network.get_output_embeddings().out_features, max(vocab.values()) + 1
     if rows < needed:
         raise CannotAttack(
             f"prior: {name!r} predicts {rows} tokens, and its tokenizer has {needed}",

@@ -65,8 +65,8 @@ def make_targets(
         for name, own in seen.items():
             value = victim[name].to(like.device)
             thin = factor(value, rank) if name in weights else None
-            kept = None if thin else (value if name in weights else value.flatten()).to(like)
-            own.append(_Seen(kept, thin and (thin[0].to(like), thin[1].to(like)), value.norm()))
+            whole = None if thin else (value if name in weights else value.flatten()).to(like)
+            own.append(_Seen(whole, thin and (thin[0].to(like), thin[1].to(like)), value.norm()))
     return {
         group: _target([seen[name] for name in group], [name in living for name in group])
         for group in groups

@@ -113,13 +113,13 @@ class TextGroup:
         if self.options.tokens == "vocabulary":
             return [Vocabulary(model.network, words)] * len(self.observations)
         shown = [self._words(seen, model.network) for seen in self.observations]
-        found = [own[torch.isin(own, words)] for own in shown]
-        if not all(map(len, found)):
+        allowed = [tokens[torch.isin(tokens, words)] for tokens in shown]
+        if not all(map(len, allowed)):
             raise CannotAttack(
                 "no word stands out in the gradient, so there are no tokens to choose from",
                 "Set tokens = 'vocabulary'.",
             )
-        return [Vocabulary(model.network, own) for own in found]
+        return [Vocabulary(model.network, tokens) for tokens in allowed]
 
     def _words(self, seen: Observation, network: nn.Module) -> Tensor:
         """Ids of the tokens that the update shows."""
@@ -130,12 +130,14 @@ class TextGroup:
 
     def _lanes(self, model: Factored) -> Frames:
         """One candidate for each hypothesis and restart."""
-        lengths = [length for own in self.possible for each in own for length in each.lengths]
+        lengths = [
+            length for hypotheses in self.possible for each in hypotheses for length in each.lengths
+        ]
         count = len(self.possible[0]) * self.options.restarts
         meaning = self._meaning(model.network)
         rows = [
-            self._lane(own[number % len(own)], max(lengths), meaning, rng)
-            for own, rng in zip(self.possible, self.rngs, strict=True)
+            self._lane(hypotheses[number % len(hypotheses)], max(lengths), meaning, rng)
+            for hypotheses, rng in zip(self.possible, self.rngs, strict=True)
             for number in range(count)
         ]
         ids, mask, free, labels = (

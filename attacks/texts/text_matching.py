@@ -69,13 +69,15 @@ class TextMatching(TextOptions):
             for seen, rng in zip(observations, rngs, strict=True)
         ]
         alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
-        for index, (seen, own) in enumerate(zip(observations, possible, strict=True)):
+        for index, (seen, guessed) in enumerate(zip(observations, possible, strict=True)):
             facts = seen.knowledge
-            key = (facts.num_examples, facts.train_mode, repr(facts.defense), len(own))
+            key = (facts.num_examples, facts.train_mode, repr(facts.defense), len(guessed))
             alike[*key, *seen.received].append(index)
         guesses: dict[int, Reconstruction] = {}
         for members in alike.values():
-            members.sort(key=lambda index: max(n for own in possible[index] for n in own.lengths))
+            members.sort(
+                key=lambda index: max(n for guessed in possible[index] for n in guessed.lengths)
+            )
             group = TextGroup(
                 self,
                 [observations[i] for i in members],
@@ -178,17 +180,17 @@ def start(search: Search, draws: int, rngs: Sequence[torch.Generator], *, rescal
         # Nothing is drawn for padding, which depends on the victims that share the group.
         longest = int(search.frames.mask[victim].sum(-1).max())
         for lane in range(search.guess.shape[1]):
-            own = Lowest()
+            lowest = Lowest()
             for count in _portions(search, draws):
                 drawn = torch.randn(count, sentences, longest, width, generator=rng)
                 drawn = pad(drawn, (0, 0, 0, tokens - longest)).to(search.guess)
                 drawn = search.framed(drawn, victim, lane)
-                own.offer(search.distances(victim, lane, drawn), drawn)
+                lowest.offer(search.distances(victim, lane, drawn), drawn)
             for count in _portions(search, draws if draws > 1 else 0):
                 orders = _shuffles(search.frames.free[victim, lane].cpu(), count, rng)
-                drawn = ordered(own.candidate, orders.to(search.guess.device))
-                own.offer(search.distances(victim, lane, drawn), drawn)
-            search.guess[victim, lane] = own.candidate
+                drawn = ordered(lowest.candidate, orders.to(search.guess.device))
+                lowest.offer(search.distances(victim, lane, drawn), drawn)
+            search.guess[victim, lane] = lowest.candidate
         if rescale:
             norms = search.guess[victim].norm(dim=-1, keepdim=True).clamp(min=1e-12)
             search.guess[victim] *= search.vocabularies[victim].size / norms
@@ -209,8 +211,8 @@ def _shuffles(free: Tensor, count: int, rng: torch.Generator) -> Tensor:
     ``free (sentence, token)`` says where words are.
     """
     orders = torch.arange(free.shape[1]).repeat(count, len(free), 1)
-    for sentence, own in enumerate(free):
-        places = torch.nonzero(own)[:, 0]
+    for sentence, words in enumerate(free):
+        places = torch.nonzero(words)[:, 0]
         for row in orders[:, sentence]:
             row[places] = places[torch.randperm(len(places), generator=rng)]
     return orders

@@ -98,7 +98,9 @@ class Search:
         distance = self._match(victims, guess, labels, self.frames.mask[victims], parameters)
         real = self.frames.mask[victims].to(guess)
         norms = (guess.norm(dim=-1) * real).sum((2, 3)) / real.sum((2, 3))
-        sizes = guess.new_tensor([own.size for own in self.vocabularies[victims]])[:, None]
+        sizes = guess.new_tensor([vocabulary.size for vocabulary in self.vocabularies[victims]])[
+            :, None
+        ]
         objective = distance + self.weights.norm * (norms - sizes).square()
         asked = variables + ([surrogate.share] if surrogate else [])
         slopes = list(torch.autograd.grad(objective.sum(), asked))
@@ -153,9 +155,9 @@ class Search:
         """A search that continues with the best ``lanes`` lanes of each victim."""
         chosen = self.best.objective.view(self.guess.shape[:2]).argsort(1)[:, :lanes]
         rows = torch.arange(len(chosen), device=chosen.device)[:, None]
-        own = self.frames
-        ids, mask, free = (part[rows, chosen] for part in (own.ids, own.mask, own.free))
-        kept = Frames(ids, mask, free, self.labels[rows, chosen], own.meaning)
+        frames = self.frames
+        ids, mask, free = (part[rows, chosen] for part in (frames.ids, frames.mask, frames.free))
+        kept = Frames(ids, mask, free, self.labels[rows, chosen], frames.meaning)
         narrowed = Search(
             self._matching,
             self.vocabularies,
@@ -174,7 +176,7 @@ class Search:
         The best and the last guess of each lane are rounded to tokens and compared by gradient and
         prior.
         """
-        found = Lowest()
+        lowest = Lowest()
         lanes = self.guess.shape[1]
         best, labels = (part.unflatten(0, (-1, lanes))[victim] for part in self.best.candidate)
         for lane in range(lanes):
@@ -191,8 +193,8 @@ class Search:
                     mask = self.frames.mask[victim, lane]
                     likely = self.prior.loss(ids, mask).mean().to(distance)
                     score = distance + self.weights.language * likely
-                found.offer(score, ids[None], (label, lane, float(distance)))
-        return found.candidate, *found.extra
+                lowest.offer(score, ids[None], (label, lane, float(distance)))
+        return lowest.candidate, *lowest.extra
 
     # Shared
 
@@ -214,11 +216,11 @@ class Search:
     ) -> Tensor:
         """Distances of guesses ``(candidate, sentence, token, width)`` of a lane, no graph."""
         labels = self.labels[victim, lane][None] if labels is None else labels
-        found = []
+        parts = []
         for part in guess.split(self.weights.lanes):
             with torch.enable_grad():
-                found.append(self._of_lane(victim, lane, part, labels, False).detach())
-        return torch.cat(found)
+                parts.append(self._of_lane(victim, lane, part, labels, False).detach())
+        return torch.cat(parts)
 
     def slope(self, victim: int, lane: int, guess: Tensor, labels: Tensor) -> Tensor:
         """Slope of the distance in the guess ``(sentence, token, width)`` of a lane."""
@@ -229,12 +231,12 @@ class Search:
     def _of_lane(
         self, victim: int, lane: int, guess: Tensor, labels: Tensor, create_graph: bool
     ) -> Tensor:
-        mask, one = self.frames.mask[victim, lane], slice(victim, victim + 1)
+        mask, alone = self.frames.mask[victim, lane], slice(victim, victim + 1)
         surrogate = self._surrogates[victim] if self._surrogates else None
         parameters = surrogate.parameters() if surrogate else None
         count = len(guess)
-        labels, mask = (own.expand(1, count, *own.shape[1:]) for own in (labels, mask[None]))
-        return self._match(one, guess[None], labels, mask, parameters, create_graph)[0]
+        labels, mask = (part.expand(1, count, *part.shape[1:]) for part in (labels, mask[None]))
+        return self._match(alone, guess[None], labels, mask, parameters, create_graph)[0]
 
     def _match(
         self,
@@ -269,8 +271,8 @@ def passes(longest: Sequence[int], lines: int, size: int, *, on_cpu: bool) -> li
     """
     starts = [0]
     for victim in range(len(longest)):
-        own = longest[starts[-1] : victim + 1]
-        padding = (max(own) * len(own) - sum(own)) * lines
-        if len(own) > size or (on_cpu and padding > PADDED):
+        lengths = longest[starts[-1] : victim + 1]
+        padding = (max(lengths) * len(lengths) - sum(lengths)) * lines
+        if len(lengths) > size or (on_cpu and padding > PADDED):
             starts.append(victim)
     return [slice(*ends) for ends in pairwise([*starts, len(longest)])]

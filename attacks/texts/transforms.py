@@ -38,9 +38,9 @@ def reordered(words: list[int], kind: float, *draws: float) -> list[int]:
 
 def _swap(words: list[int], one: float, other: float, _: float) -> list[int]:
     i, j = int(one * len(words)), int(other * len(words))
-    own = words.copy()
-    own[i], own[j] = own[j], own[i]
-    return own
+    swapped = words.copy()
+    swapped[i], swapped[j] = swapped[j], swapped[i]
+    return swapped
 
 
 def _move(words: list[int], start: float, goal: float, _: float) -> list[int]:

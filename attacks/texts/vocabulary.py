@@ -32,8 +32,8 @@ class Vocabulary:
     def nearest(self, embeddings: Tensor) -> Tensor:
         """Ids of the tokens of largest cosine, ``(...)`` from ``(..., width)``."""
         flat = embeddings.reshape(-1, embeddings.shape[-1])
-        found = [(part @ self._directions.T).argmax(1) for part in flat.split(256)]
-        return self.allowed[torch.cat(found)].view(embeddings.shape[:-1])
+        rows = [(part @ self._directions.T).argmax(1) for part in flat.split(256)]
+        return self.allowed[torch.cat(rows)].view(embeddings.shape[:-1])
 
 
 def words_of(task: TextTask) -> Tensor:
