@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.film.bag import Bag
+from attacks.film.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.language_modelling import LanguageModelling
@@ -34,6 +35,7 @@ class Grammar:
         ngram: length of the n-grams that should not occur twice; 0 permits any.
         penalty: nats subtracted for each earlier occurrence of the n-gram that a token completes.
         banned: n-grams that count as having occurred before, int64 ``(n-gram, ngram)``.
+        cover: whether a sentence has to hold every word.
     """
 
     words: Tensor
@@ -43,6 +45,7 @@ class Grammar:
     ngram: int
     penalty: float
     banned: Tensor
+    cover: bool = False
 
     @property
     def longest(self) -> int:
@@ -82,6 +85,7 @@ def read_grammar(
     max_tokens: int,
     ngram: int,
     penalty: float,
+    cover: bool,
 ) -> Grammar:
     """The grammar from the facts about the batch and FILM's options of the same names.
 
@@ -112,7 +116,8 @@ def read_grammar(
     else:
         may_end[starts.shape[1] + 1 + (end is not None) :] = True
     banned = torch.zeros(0, ngram, dtype=torch.int64, device=words.device)
-    return Grammar(words, starts, may_end, end, ngram, penalty, banned)
+    cover = cover and single and len(words) <= longest - starts.shape[1]
+    return Grammar(words, starts, may_end, end, ngram, penalty, banned, cover)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,8 @@ def search(
     """The likeliest sentences, best first; unfinished ones if ``expired`` ends the search early.
 
     Beams are ranked by the sum of log-probabilities, and finished sentences by their mean, since
-    these differ in length.
+    these differ in length. If every word has to occur, beams would put off the words that are hard
+    to place; the first use of a word therefore earns a credit of minus its mean log-probability.
 
     Args:
         network: a causal model of transformers, in eval mode.
@@ -159,6 +165,8 @@ def search(
     head = table[words] if end is None else torch.cat([table[words], table[[end]]])
     beams, cache = grammar.starts, DynamicCache()
     scores = torch.zeros(len(beams), device=beams.device)
+    unused = beams[:, -1:] != words
+    credit = _credit(body, head, words) if grammar.cover else torch.zeros_like(scores)
     newest, begun, done = beams, beams.shape[1], list[BeamSentence]()
     while beams.shape[1] < grammar.longest and not expired():
         whole_text = torch.ones_like(beams)  # transformers warns if no mask is given
@@ -177,6 +185,10 @@ def search(
         total = total - grammar.penalty * grammar.repeats(beams)
         if evidence is not None:
             total = total + evidence(beams)
+        if grammar.cover:
+            slots = grammar.longest - (end is not None) - beams.shape[1]
+            total = total + credit * unused
+            total -= CUTS.uncovered * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
         scores, best = total.flatten().topk(min(width, total.numel()))
         scores, best = scores[scores > -math.inf], best[scores > -math.inf]
         if not len(best):
@@ -185,12 +197,23 @@ def search(
         newest = words[places][:, None]
         beams = torch.cat([beams[parents], newest], 1)
         cache.reorder_cache(parents)
+        unused = unused[parents] & (newest != words)
     if end is None or not done:
         done = [
             BeamSentence(tuple(beam), score / max(len(beam) - begun, 1))
             for beam, score in zip(beams.tolist(), scores.tolist(), strict=True)
         ]
     return sorted(done, key=lambda sentence: -sentence.score)
+
+
+def _credit(body: Any, head: Tensor, words: Tensor) -> Tensor:  # noqa: ANN401
+    """Minus the log of each word's mean probability over all preceding words, nats ``(word,)``."""
+    each = words[:, None]
+    seen = body(input_ids=each, attention_mask=torch.ones_like(each), use_cache=False)
+    hidden = seen.last_hidden_state[:, -1]
+    shares = (hidden @ head.T).log_softmax(1)[:, : len(words)]
+    credit: Tensor = math.log(len(words)) - shares.logsumexp(0)
+    return credit
 
 
 def _ended(beams: Tensor, totals: Tensor, end: int, begun: int) -> list[BeamSentence]:

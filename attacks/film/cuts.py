@@ -14,6 +14,9 @@ class FilmCuts:
     # Least share of the largest energy that a direction of absent rows counts with; below lies
     # rounding.
     row_energy: float = 1e-14
+    # Nats taken off a beam that leaves no room for a word it has to hold; more than any
+    # sentence costs.
+    uncovered: float = 1000.0
     decade_nats: float = 2.0  # nats for a sine ten times smaller
     fewest_decades: float = -1.0  # lower bound of the decades that count, reached at a sine of 1
     most_decades: float = 3.0  # upper bound of the decades that count, reached at a sine of 0.0001

@@ -183,7 +183,7 @@ def recover(
         may_end = torch.ones(longest + 1, dtype=torch.bool)
         may_end[: grammar.starts.shape[1] + 2] = False
         grammar = replace(grammar, may_end=may_end)
-    grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0])
+    grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
     prove = partial(proven, Prover(observation, task, network, evidence.first))
     sentences: dict[Line, SpanSentence] = {}
     good: list[SpanSentence] = []

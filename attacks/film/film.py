@@ -66,6 +66,7 @@ class FILM(Attack):
         beams: width of the search.
         shares: normalisation of the probabilities: over the whole ``vocabulary``, or over the words
             of the ``bag``, which needs only their rows of the head.
+        cover: require a single example of known length to hold every word found; not in the paper.
         ngram: length of the n-grams that a sentence should not repeat; 0 permits any.
         penalty: nats for each repetition; the default forbids them, as the authors' code does.
         max_tokens: longest sentence, if the position rows do not reveal the length.
@@ -85,6 +86,7 @@ class FILM(Attack):
     threshold: Annotated[float, Field(gt=0)] = 5.0
     beams: Annotated[int, Field(ge=1)] = 32
     shares: Literal["bag", "vocabulary"] = "vocabulary"
+    cover: bool = False
     ngram: Annotated[int, Field(ge=0)] = 2
     penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1000.0
     max_tokens: Annotated[int, Field(ge=3)] = 40
@@ -178,6 +180,7 @@ class FILM(Attack):
             max_tokens=self.max_tokens,
             ngram=self.ngram,
             penalty=self.penalty,
+            cover=self.cover,
         )
 
     def _bag(

@@ -123,7 +123,7 @@ def likeliest(
         rng: draws the words that each layer is fitted to.
         job: time budget and progress.
     """
-    grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0])
+    grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
     match, count = evidence.match, evidence.count
     start = grammar.starts.shape[1]
     first = evidence.traces.ratios[0, grammar.starts[:, 0]]

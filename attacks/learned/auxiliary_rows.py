@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from attacks.learned.pseudo import dct_images, unigram_texts
+from attacks.learned.pseudo import Axes, dct_images, unigram_texts
 from fedsim.errors import CannotAttack
 from fedsim.seeds import generator
 from fedsim.tasks.base import Task
@@ -52,7 +52,7 @@ def split_rows(rows: Batch, most: int, examples: int, seed: int) -> tuple[Batch,
     return rows[:held], rows[held:]
 
 
-def made_rows(rows: Batch, task: Task, source: Source, count: int, seed: int) -> Batch:
+def made_rows(rows: Batch, task: Task, source: Source, count: int, axes: Axes, seed: int) -> Batch:
     """The rows to train on: as they are, or pseudo rows beside them or, of texts, instead of them.
 
     Args:
@@ -60,6 +60,7 @@ def made_rows(rows: Batch, task: Task, source: Source, count: int, seed: int) ->
         task: of the rows.
         source: what to make.
         count: pseudo rows; 0 for as many as rows.
+        axes: see ``attacks.learned.pseudo``.
         seed: of what is drawn.
 
     Raises:
@@ -77,7 +78,7 @@ def made_rows(rows: Batch, task: Task, source: Source, count: int, seed: int) ->
     if source != "dct":
         drawn = unigram_texts(rows, count, task.spec.special_ids, rng)
         return drawn if source == "unigram" else joined([rows, drawn])
-    return joined([rows, dct_images(rows, count, task.spec.num_classes, rng)])
+    return joined([rows, dct_images(rows, count, task.spec.num_classes, rng, axes)])
 
 
 def with_mirrored(rows: Batch) -> Batch:

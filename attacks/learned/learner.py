@@ -22,6 +22,7 @@ from attacks.learned.auxiliary_rows import (
 )
 from attacks.learned.features import Coordinates, Features, Hashed, OfUpdate, WithStatistics
 from attacks.learned.inverter import Inverter
+from attacks.learned.pseudo import Axes
 from attacks.learned.regression import RidgeRegression
 from attacks.learned.simulated_client import SimulatedClient, declared_client
 from attacks.learned.simulated_statistics import SimulatedStatistics
@@ -70,6 +71,7 @@ class Learner(Attack, ABC):
             texts (``rows+unigram``), or on pseudo texts alone (``unigram``), as Wu et al. 2022 do
             off distribution.
         pseudo: number of pseudo rows; 0 for as many as rows.
+        dct_axes: see ``attacks.learned.pseudo``.
         statistics: learn from the running statistics that came with the update, too, see
             ``attacks.learned.statistics``; without effect where none came.
         adaptive: simulate the declared defense; otherwise no defense is assumed.
@@ -83,6 +85,7 @@ class Learner(Attack, ABC):
     size: Annotated[int, Field(ge=0)] = 0
     auxiliary: Source = "rows"
     pseudo: Annotated[int, Field(ge=0)] = 0
+    dct_axes: Axes = "height-width"
     statistics: bool = False
     adaptive: bool = True
 
@@ -122,7 +125,7 @@ class Learner(Attack, ABC):
         model = replay(observation, task, job.device)
         owned = with_classes(job.auxiliary(), task, seed)
         heldout, training = split_rows(owned, self.size, count, seed)
-        training = made_rows(training, task, self.auxiliary, self.pseudo, seed)
+        training = made_rows(training, task, self.auxiliary, self.pseudo, self.dct_axes, seed)
         if self.mirror and task.modality == "image":
             training = with_mirrored(training)
         plain = Hashed.of(Coordinates.of(model), None)

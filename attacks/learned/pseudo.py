@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,8 +12,13 @@ from torch import Tensor
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch
 
+Axes: TypeAlias = Literal["height-width", "width-channel"]
+_DIMENSIONS: dict[Axes, tuple[int, int]] = {"height-width": (2, 3), "width-channel": (3, 1)}
 
-def dct_images(rows: Batch, count: int, num_classes: int, rng: torch.Generator) -> Batch:
+
+def dct_images(
+    rows: Batch, count: int, num_classes: int, rng: torch.Generator, axes: Axes = "height-width"
+) -> Batch:
     """Images whose cosine coefficients are independent Gaussians, and uniform classes.
 
     Wu et al. 2022 ("Learning To Invert"): the two-dimensional orthonormal DCT-II of each channel,
@@ -26,11 +32,13 @@ def dct_images(rows: Batch, count: int, num_classes: int, rng: torch.Generator) 
         count: images to draw.
         num_classes: of the task.
         rng: on the CPU.
+        axes: what is transformed; ``width-channel`` is the authors' code.
     """
-    coefficients = _dct(_dct(rows.inputs, 2), 3)
+    one, other = _DIMENSIONS[axes]
+    coefficients = _dct(_dct(rows.inputs, one), other)
     mean, std = coefficients.mean(0), coefficients.std(0, correction=0)
     drawn = mean + std * torch.randn(count, *mean.shape, generator=rng)
-    images = _dct(_dct(drawn, 2, inverse=True), 3, inverse=True).clamp(0, 1)
+    images = _dct(_dct(drawn, one, inverse=True), other, inverse=True).clamp(0, 1)
     return Batch(images, torch.randint(num_classes, (count,), generator=rng))
 
 

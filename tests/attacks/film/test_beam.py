@@ -21,14 +21,16 @@ from tests.attacks.victims import Victim, lines
 END = 0
 
 
-def grammar(victim: Victim, rows: list[int], *, single: bool = False) -> Grammar:
+def grammar(
+    victim: Victim, rows: list[int], *, single: bool = False, cover: bool = False
+) -> Grammar:
     """The words of these rows; a sentence is at most as long as theirs, or exactly."""
     sentences = lines(victim.task.encode(victim.rows.take(rows)))
     longest = max(map(len, sentences))
     may_end = torch.arange(longest + 1) >= (longest if single else 3)
     words = torch.tensor(sorted({token for line in sentences for token in line} - {END}))
     nothing = torch.zeros(0, 2, dtype=torch.int64)
-    return Grammar(words, torch.tensor([[END]]), may_end, END, 2, 1000.0, nothing)
+    return Grammar(words, torch.tensor([[END]]), may_end, END, 2, 1000.0, nothing, cover)
 
 
 @torch.no_grad()
@@ -86,6 +88,18 @@ def test_repeats_are_counted() -> None:
     long = replace(rules, ngram=4, banned=nothing.repeat(1, 2))
     assert long.repeats(texts).tolist() == [[0, 1, 0], [0, 0, 0]]
     assert long.repeats(texts[:, :2]).tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_a_covering_sentence_has_every_word(gpt2: Victim) -> None:
+    network, lacking = gpt2.task.model(gpt2.sent), 0
+    for row in range(6):
+        rules = grammar(gpt2, [row], single=True)
+        every = set(rules.words.tolist())
+        covering = search(network, replace(rules, cover=True), 16)[0].tokens
+        assert set(covering) == {*every, END}
+        assert len(covering) == rules.longest
+        lacking += bool(every - set(search(network, rules, 16)[0].tokens))
+    assert lacking
 
 
 def test_evidence_leads_and_ends_the_search(gpt2: Victim) -> None:

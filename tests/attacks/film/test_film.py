@@ -61,6 +61,13 @@ def test_words_come_back_in_order(gpt2: Victim) -> None:
     assert control < 0.3
 
 
+def test_a_covering_guess_has_every_word(gpt2: Victim) -> None:
+    for row in range(3):
+        seen, truth = gpt2.capture([row])
+        guess = attack(gpt2, seen, replace(QUICK, cover=True))
+        assert tokens(guess.guess) == tokens(truth)
+
+
 def test_the_objective_is_the_score_of_what_is_found(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([3])
     said: list[tuple[int, float, str | torch.Tensor]] = []

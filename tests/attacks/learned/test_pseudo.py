@@ -34,13 +34,18 @@ def faint() -> Batch:
     return Batch(0.5 + 0.05 * (rows.inputs - 0.5), rows.labels)
 
 
-def test_cosine_coefficients_have_the_moments_of_the_rows() -> None:
+@pytest.mark.parametrize(
+    ("axes", "dimensions"), [("height-width", (2, 3)), ("width-channel", (3, 1))]
+)
+def test_cosine_coefficients_have_the_moments_of_the_rows(
+    axes: str, dimensions: tuple[int, int]
+) -> None:
     rows, count = faint(), 2000
-    drawn = dct_images(rows, count, 10, rng())
+    drawn = dct_images(rows, count, 10, rng(), axes)  # type: ignore[arg-type]
     assert drawn.inputs.min() > 0
     assert drawn.inputs.max() < 1
     given, made = (
-        torch.from_numpy(dctn(batch.inputs.double().numpy(), axes=(2, 3), norm="ortho"))
+        torch.from_numpy(dctn(batch.inputs.double().numpy(), axes=dimensions, norm="ortho"))
         for batch in (rows, drawn)
     )
     std = given.std(0, correction=0)
@@ -62,12 +67,14 @@ def steps(images: torch.Tensor) -> tuple[float, float]:
     return images.diff(dim=2).abs().mean().item(), images.diff(dim=3).abs().mean().item()
 
 
-def test_neighbouring_lines_have_much_in_common() -> None:
+def test_the_authors_axes_tear_neighbouring_lines_apart() -> None:
     rows = images()
     down, across = steps(rows.inputs)
-    drawn_down, drawn_across = steps(dct_images(rows, 200, 10, rng()).inputs)
-    assert drawn_across < 3 * across
-    assert drawn_down < min(3 * down, 2 * drawn_across)
+    for axes, torn in (("height-width", False), ("width-channel", True)):
+        made_down, made_across = steps(dct_images(rows, 200, 10, rng(), axes).inputs)  # type: ignore[arg-type]
+        assert made_across < 3 * across
+        assert (made_down > 2 * made_across) == torn
+        assert (made_down < 3 * down) != torn
 
 
 def encoded(model: str) -> tuple[Task, Batch]:
@@ -134,7 +141,7 @@ def test_labels_of_classes_and_of_tokens() -> None:
 def test_drawn_texts_stand_beside_the_rows_or_in_their_place(source: Source, kept: int) -> None:
     task, rows = encoded("tiny-gpt2")
     rows = rows[:40]
-    batch = made_rows(rows, task, source, 90, 3)
+    batch = made_rows(rows, task, source, 90, "height-width", 3)
     assert len(batch) == kept + 90
     assert torch.equal(batch.inputs[:kept], rows.inputs[:kept])
     drawn = unigram_texts(rows, 90, task.spec.special_ids, generator(3, "pseudo"))
