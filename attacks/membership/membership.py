@@ -70,7 +70,7 @@ class Membership(Attack):
     Attributes:
         over_rounds: sum the standardised scores of all rounds so far with the same rows.
         separated: of sums over clients whom the sums of all rounds so far tell apart, see
-            ``attacks.observed.separated.by_updates``: the largest of their standardised scores.
+            ``attacks.observed.separated.by_updates``: the largest of their scores.
         shadows: number of shadow clients.
     """
 
@@ -178,9 +178,7 @@ class Membership(Attack):
             single = by_updates(known) if known else {}
             clients = [rngs[here[0]]] * len(single)
             told = self._scores([*single.values()], task, clients, job, rows) if single else []
-            by_client = {
-                client: _standard(score) for client, score in zip(single, told, strict=True)
-            }
+            by_client = dict(zip(single, told, strict=True))
             sums = self._scores(
                 [observations[i] for i in here], task, [rngs[i] for i in here], job, rows
             )
@@ -242,13 +240,10 @@ def summed(observations: Sequence[Observation], scores: Sequence[Tensor]) -> lis
     for group in same_rows(observations):
         total = torch.zeros_like(scores[group[0]])
         for position in group:
-            total = total + _standard(scores[position])
+            score = scores[position]
+            total = total + (score - score.mean()) / score.std().clamp(min=1e-30)
             sums[position] = total
     return sums
-
-
-def _standard(score: Tensor) -> Tensor:
-    return (score - score.mean()) / score.std().clamp(min=1e-30)
 
 
 def _drops(
