@@ -52,7 +52,7 @@ def test_a_new_file_with_a_number_from_nowhere_is_refused(
 
 
 def test_a_note_may_repeat_a_row_the_experiment_and_the_paper(results: Path) -> None:
-    notes = ["The paper has 0.0038, we have 59.4 dB, 24 of 24 right, at a rate of 1.0."]
+    notes = ["The paper has 0.0038, we have 59.0 dB, 24 of 24 right, at a rate of 1.0."]
     result = Result.model_validate(MNIST.model_dump() | {"notes": notes})
     assert recorded.write(result, "new").exists()
 
