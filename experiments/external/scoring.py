@@ -153,7 +153,7 @@ def _examples(task: Task, truth: Any) -> Examples:  # noqa: ANN401
     if isinstance(task, ImageClassification):
         images = _images(inputs, task)
         return task.examples(Batch(images, _labels(labels, len(images))))
-    texts = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+    texts = (inputs,) if isinstance(inputs, str | int | float) else tuple(inputs)
     if not texts or not all(isinstance(text, str) for text in texts):
         raise ConfigError("truth: this model takes text. Pass truth=[...], a list of strings.")
     rows = Rows(texts, _labels(labels, len(texts)), tuple(range(len(texts))))

@@ -235,6 +235,10 @@ def _one_kind(
             "Update.of: pass either gradients=, or before= and after=, the weights of a local "
             "training."
         )
+    if any(isinstance(given, torch.Tensor) for given in (gradients, after, before)):
+        raise ConfigError(
+            "Update.of: got a single tensor. Pass a list of tensors, or a dict by name."
+        )
     if before is not None:
         return before
     if isinstance(model, nn.Module) and gradients is not None:

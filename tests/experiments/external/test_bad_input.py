@@ -64,6 +64,9 @@ CASES = {
     "NaN": Case(lambda h: text(h, gradients=spoilt(h.gradients)), "NaN", "whose loss is finite"),
     "half": Case(lambda h: text(h, gradients=h.gradients[:9]), "9 tensors came", "Pass all"),
     "no list": Case(lambda h: text(h, gradients=3), "got int", "a dictionary of tensors"),
+    "one tensor": Case(
+        lambda h: text(h, gradients=torch.zeros(3)), "a single tensor", "Pass a list of tensors"
+    ),
     "empty": Case(lambda h: text(h, gradients=[]), "no tensor", "what the client sent"),
     "swapped": Case(
         lambda h: text(h, gradients=h.gradients[::-1]), "tensor 0 has the shape", "in its order"
