@@ -177,8 +177,10 @@ class Membership(Attack):
             known = [seen for seen in observations if seen.key.round <= number and is_sum(seen)]
             single = by_updates(known) if known else {}
             clients = [rngs[here[0]]] * len(single)
-            told = self._scores([*single.values()], task, clients, job, rows) if single else []
-            by_client = dict(zip(single, told, strict=True))
+            of_singles = (
+                self._scores([*single.values()], task, clients, job, rows) if single else []
+            )
+            by_client = dict(zip(single, of_singles, strict=True))
             sums = self._scores(
                 [observations[i] for i in here], task, [rngs[i] for i in here], job, rows
             )

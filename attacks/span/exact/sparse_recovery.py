@@ -250,9 +250,9 @@ class Growth:
         The others of a batch are partly wrong at first, so that each is searched again beside them
         until nothing is left to explain.
         """
-        found = list[Prefix]()
+        batch = list[Prefix]()
         for index in range(_PURSUED_SWEEPS * count if count > 1 else 1):
-            others = [each for i, each in enumerate(found) if i != index % count]
+            others = [each for i, each in enumerate(batch) if i != index % count]
             begin = self._beside(others)
             factors = _FACTORS if count == 1 else _FACTORS[:1]
             for factor in factors:
@@ -261,19 +261,19 @@ class Growth:
                     break
             if job.expired and index >= count:
                 break
-            found[index % count :] = [best, *found[index % count + 1 :]]
-            if job.expired or (len(found) == count and best.explains):
+            batch[index % count :] = [best, *batch[index % count + 1 :]]
+            if job.expired or (len(batch) == count and best.explains):
                 break
         if not best.explains:
-            return [sentence.ids for sentence in found]
-        return [self._trimmed(sentence, found) for sentence in found]
+            return [sentence.ids for sentence in batch]
+        return [self._trimmed(sentence, batch) for sentence in batch]
 
-    def _trimmed(self, sentence: Prefix, found: Sequence[Prefix]) -> tuple[int, ...]:
+    def _trimmed(self, sentence: Prefix, batch: Sequence[Prefix]) -> tuple[int, ...]:
         """The shortest beginning of a sentence that explains all beside the others.
 
         Before a sure end, the last token has next to no gradient: the model tells it, if any.
         """
-        shorter = self._beside([other for other in found if other is not sentence])
+        shorter = self._beside([other for other in batch if other is not sentence])
         inputs = self._inputs(self.places[0].new_tensor([sentence.ids]))
         for place, word in enumerate(sentence.ids):
             last = [x[0, place : place + 1] for x in inputs]
