@@ -189,10 +189,11 @@ def search(
             slots = grammar.longest - (end is not None) - beams.shape[1]
             total = total + credit * unused
             total -= CUTS.uncovered * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
-        scores, best = total.flatten().topk(min(width, total.numel()))
-        scores, best = scores[scores > -math.inf], best[scores > -math.inf]
-        if not len(best):
+        likeliest, best = total.flatten().topk(min(width, total.numel()))
+        possible = likeliest > -math.inf
+        if not possible.any():
             break
+        scores, best = likeliest[possible], best[possible]
         parents, places = best // len(words), best % len(words)
         newest = words[places][:, None]
         beams = torch.cat([beams[parents], newest], 1)

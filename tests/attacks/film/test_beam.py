@@ -157,3 +157,15 @@ def test_five_times_faster_than_a_plain_search() -> None:
         spent[1] += time.perf_counter() - start
         assert searched.tokens == expected[0]
     assert spent[1] > 5 * spent[0]
+
+
+def test_evidence_against_every_word_ends_the_search_where_it_is(gpt2: Victim) -> None:
+    rules = grammar(gpt2, [4, 5, 6])
+    rules = replace(rules, may_end=torch.zeros_like(rules.may_end))
+
+    def forbids(beams: Tensor) -> Tensor:
+        return torch.full((len(beams), len(rules.words)), 0.0 if beams.shape[1] < 3 else -torch.inf)
+
+    searched = search(gpt2.task.model(gpt2.sent), rules, 8, evidence=forbids)
+    assert len(searched) == 8
+    assert {len(sentence.tokens) for sentence in searched} == {3}
