@@ -34,7 +34,7 @@ _LEAST_SPREAD = 1e-3  # of shares, as rounding alone may have none
 _PURSUED_APART = 10.0  # deviations of a share beyond which it says no more
 _PURSUED_STALE = 6  # further tokens that may pass without a likelier sentence
 _PURSUED_SWEEPS = 3  # most searches of each sentence of a batch
-_PURSUED_PREFIXES = 8  # prefixes kept in the growth of a sentence
+_PURSUED_PREFIXES = 16  # prefixes kept in the growth of a sentence
 _PURSUED_END = -3.0  # least log-probability of a sentence's end that nothing else shows
 _PURSUED_TRUST = 1.0  # share of the log-likelihood ratio of normal shares that counts
 

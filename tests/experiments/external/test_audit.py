@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import doctest
 import subprocess
 import sys
 import time
@@ -156,9 +155,3 @@ def test_a_sentence_forms_while_its_attack_runs(victim: Any) -> None:
     fedsim.attack(victim, "film", quiet=True, on_step=lambda *step: steps.append(step))
     assert steps
     assert all(isinstance(text, str) and text for _, _, text in steps)
-
-
-def test_the_example_of_the_step_callback_runs() -> None:
-    from experiments.external import attacking
-
-    assert doctest.testmod(attacking) == (0, 11)
