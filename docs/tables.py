@@ -88,8 +88,8 @@ def _places(columns: Columns, row: Row) -> Iterator[tuple[tuple[str, ...], str, 
     values = {**row.setting, "measure": row.measure}
     line = tuple(values.get(key, "") for key in columns.lines)
     column = values[columns.across]
-    own = row.measured or bool(row.outcome)
-    if own:
+    has_value = row.measured or bool(row.outcome)
+    if has_value:
         yield line, column, row
     if row.paper_value is not None:
         printed = paper_number(row.paper_value, row.unit)

@@ -89,10 +89,10 @@ class ImageMatching(Attack, ABC):
         for members in alike.values():
             group = [observations[i] for i in members]
             victims = self._victims(group, task, [rngs[i] for i in members], job)
-            found = self._likeliest(victims, task)
+            likeliest = self._likeliest(victims, task)
             if self.adaptive:
-                found = [_recovered(guess, group[0]) for guess in found]
-            guesses |= zip(members, found, strict=True)
+                likeliest = [_recovered(guess, group[0]) for guess in likeliest]
+            guesses |= zip(members, likeliest, strict=True)
         return [guesses[index] for index in range(len(observations))]
 
     def _likeliest(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:

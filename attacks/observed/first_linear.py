@@ -160,6 +160,6 @@ def has_parallel_slopes(network: nn.Module, task: Task, layer: FirstLinear) -> b
     rng = torch.Generator().manual_seed(0)
     images = torch.rand(_COMPARED, *task.spec.input_shape, generator=rng, dtype=torch.float64)
     weight = network.get_parameter(layer.weight)
-    made = slopes(network, task, layer, images.to(weight))[:, 0]
-    unit = torch.nn.functional.normalize(made[:, (made != 0).all(0)], dim=1)
+    of_units = slopes(network, task, layer, images.to(weight))[:, 0]
+    unit = torch.nn.functional.normalize(of_units[:, (of_units != 0).all(0)], dim=1)
     return bool(unit.numel()) and bool((unit @ unit.T).abs().min() > 1 - _PARALLEL)

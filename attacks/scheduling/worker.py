@@ -196,8 +196,8 @@ def reconstruct(
         parts, note = [list(group[:half]), list(group[half:])], HALVED
     if job.device.type == "cuda":
         torch.cuda.empty_cache()
-    found = [one for part in parts for one in reconstruct(attack, part, task, job, spec)]
-    return [_noted(one, note) for one in found]
+    outcomes = [outcome for part in parts for outcome in reconstruct(attack, part, task, job, spec)]
+    return [_noted(outcome, note) for outcome in outcomes]
 
 
 def _noted(outcome: AttackOutcome, note: str) -> AttackOutcome:

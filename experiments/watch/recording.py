@@ -81,12 +81,9 @@ def _page(cell: Cell, spec: JobSpec) -> str:
             f"{spec.name}: {record.reason or 'it reports no guess before its end'}. Choose a "
             "search, such as inverting or lamp."
         )
-    made, truth, modality = (
-        read_guess(victims, spec.label, key),
-        victims.examples(key),
-        victims.task.modality,
-    )
-    end = matched(made, truth, modality)
+    guess, truth = read_guess(victims, spec.label, key), victims.examples(key)
+    modality = victims.task.modality
+    end = matched(guess, truth, modality)
     pairs = [
         (
             content(truth, i, modality),
@@ -100,7 +97,7 @@ def _page(cell: Cell, spec: JobSpec) -> str:
         name=spec.name,
         seconds=record.seconds,
         frames=frames.shown,
-        repeated=made.record.sha256 == record.sha256,
+        repeated=guess.record.sha256 == record.sha256,
         pairs=pairs,
         modality=modality,
         **{each.__name__: each for each in (data_uri, duration, mark, show, words)},

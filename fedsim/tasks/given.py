@@ -145,11 +145,11 @@ def _made(model: Model) -> nn.Module | str:
         return model
     if isinstance(model, str) and ":" not in model:
         return model
-    made = _called(function_of(model, "model") if isinstance(model, str) else model)
-    if isinstance(made, nn.Module):
-        return made
+    network = _called(function_of(model, "model") if isinstance(model, str) else model)
+    if isinstance(network, nn.Module):
+        return network
     raise ConfigError(
-        f"model: got {type(made).__name__}. Pass a torch.nn.Module, the name of a transformers "
+        f"model: got {type(network).__name__}. Pass a torch.nn.Module, the name of a transformers "
         "model, or a function without arguments that makes one."
     )
 

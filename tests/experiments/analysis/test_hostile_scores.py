@@ -118,3 +118,20 @@ def test_exact_sentences_beside_lucky_blind_guesses_keep_the_verdict_open(
     assert verdict.word == "not decided"
     assert "exact" in {reason.kind for reason in verdict.reasons}
     assert (verdict.verbatim.hit, verdict.exact.hit) == (0, exact)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("clients", "p"), [(8, 0.02), (16, 0.05), (32, 0.01), (64, 0.01)])
+def test_blind_lists_of_phrases_are_called_as_often_as_the_page_says(
+    clients: int, p: float
+) -> None:
+    """Each guess is exact by chance, with the update or with another client's."""
+    called = 0
+    for seed in range(150):
+        parts = texts(clients, 0, seed)
+        hits = np.random.default_rng(1000 + seed).uniform(size=(2, clients)) < p
+        for values in parts.values():
+            values[0][hits[0]] = values[2][hits[1]] = 1.0
+        called += judged(parts, "text").grade == "verbatim"
+    print(f"{clients} clients, p = {p}: {called} of 150 called verbatim")
+    assert 0.1 <= called / 150 <= 0.3
