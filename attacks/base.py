@@ -36,6 +36,8 @@ class Reconstruction:
         confidence: one for each guessed example; None if the attack assigns none.
         trace: (step, seconds, objective).
         expired: whether the clock ended the attack before its schedule did; it is unfinished.
+        exhausted: whether a budget among the attack's options ended its search, such as ``work`` of
+            ``span``. A schedule, such as a number of steps, is no budget.
         note: one line of caveats for the reader of the result.
         scores: of an attack that infers membership, one for each candidate ``(candidate,)``, the
             higher the likelier it was used; of one that infers properties, the share of each class
@@ -56,6 +58,7 @@ class Reconstruction:
     confidence: tuple[Certificate, ...] | None = None
     trace: Trace = ()
     expired: bool = False
+    exhausted: bool = False
     note: str = ""
     scores: Tensor | None = None
 
@@ -120,10 +123,11 @@ class Job:
         return over or self.done >= self.work
 
     @contextmanager
-    def limited(self, network: nn.Module, work: float) -> Iterator[None]:
+    def limited(self, network: nn.Module, work: float) -> Iterator[Callable[[], bool]]:
         """Count the tokens ``(sentence, token, ...)`` of each pass, up to so much work.
 
-        Passes of copies that are made meanwhile count as well, and those that leave the head out.
+        Yields whether the work is done, and the time is not up. Passes of copies that are made
+        meanwhile count as well, and those that leave the head out.
         """
 
         def count(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -134,7 +138,7 @@ class Job:
         inner: nn.Module = getattr(network, "base_model", network)  # without the head
         handle = inner.register_forward_pre_hook(count, with_kwargs=True)
         try:
-            yield
+            yield lambda: self.done >= self.work and not self.late
         finally:
             handle.remove()
             self.work = float("inf")

@@ -72,7 +72,7 @@ class RunOutcome:
         if "attack" in self.stages:
             counts = [
                 f"{self.statuses[status]} {shown(status)}"
-                for status in ("done", "skipped", "failed", "timeout")
+                for status in ("done", "skipped", "failed", "timeout", "exhausted")
                 if self.statuses[status] or status == "done"
             ]
             words.append(f"jobs: {', '.join(counts)}")

@@ -1,5 +1,7 @@
 """The errors a user may see. Each message reads ``<where>: <what is wrong>. <what to do>.``."""
 
+from typing import Literal
+
 
 class FedsimError(Exception):
     """Base of all errors that the command line prints as one line, without a traceback."""
@@ -21,11 +23,14 @@ class CannotAttack(FedsimError):
     Attributes:
         reason: what is wrong, a clause without a full stop.
         advice: what it may come from and what to do, whole sentences.
+        ended: why a search ended that might have gone on to a guess; empty if nothing was left to
+            try.
     """
 
     def __init__(self, reason: str, advice: str) -> None:
         super().__init__(reason, advice)
         self.reason, self.advice = reason, advice
+        self.ended: Literal["", "timeout", "exhausted"] = ""
 
     def __str__(self) -> str:
         return f"{self.reason}. {self.advice}"

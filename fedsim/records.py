@@ -10,10 +10,12 @@ from pydantic import Field
 from fedsim.capture import Keyed
 from fedsim.files import Record, Sealed
 
-Status: TypeAlias = Literal["done", "skipped", "failed", "timeout", "interrupted"]
+Status: TypeAlias = Literal["done", "skipped", "failed", "timeout", "exhausted", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 UNFINISHED = "unfinished: the clock ended it"
 """Begins the reason of a job with the status ``timeout``."""
+LOST: frozenset[Status] = frozenset({"failed", "timeout", "exhausted"})
+"""Jobs that show nothing by what they did not return: a blank guess or one that came too early."""
 UNSCORED: frozenset[Status] = frozenset({"skipped", "interrupted"})
 """Statuses of jobs that say nothing about the attack; an interrupted one is run again."""
 Certificate: TypeAlias = Literal["certified", "consistent", "in_span", "guess"]
@@ -77,6 +79,8 @@ class JobRecord(Keyed, Sealed):
         attack: the attack's label in the experiment, unique there.
         status: ``interrupted`` if the machine ended it and not the attack: a file, the disk, the
             memory or the worker's process. Such a job is not settled, and has no score.
+            ``exhausted`` if a budget among the attack's own options ended its search: the same on
+            any machine, and no more evidence that nothing leaks than what the clock ended.
         reason: why a job was skipped or failed; for ``done`` what there is to know, or nothing.
         seconds: wall time in the worker.
         device: ``cpu``, or the name of the GPU that computed; empty in older runs.
@@ -108,8 +112,8 @@ class ScoreRow:
     A run has a million of them, so that it is no ``Record``, which takes ten times the memory.
 
     ``value`` is None where the job was skipped or interrupted, or there is nothing to measure. A
-    failed job, a timed-out job without a guess and an example that no guess was matched to are
-    scored as a blank guess. ``control`` is ``none`` for the attack itself, else one of
+    failed job, one that was cut short without a guess and an example that no guess was matched to
+    are scored as a blank guess. ``control`` is ``none`` for the attack itself, else one of
     ``CONTROLS``; of ``second_client`` there is the main metric alone.
     ``probe`` is ``none`` for a client, else the kind of the probe. ``row`` is the example's number
     in the split that it is from, by which the same example is known again.

@@ -23,7 +23,7 @@ _TABLE = """
 CREATE TABLE job (
   cell TEXT, label TEXT, round INTEGER, client INTEGER,
   state TEXT NOT NULL
-    CHECK (state IN ('queued', 'running', 'done', 'skipped', 'failed', 'timeout')),
+    CHECK (state IN ('queued', 'running', 'done', 'skipped', 'failed', 'timeout', 'exhausted')),
   reason TEXT NOT NULL DEFAULT '',
   seconds REAL NOT NULL DEFAULT 0,
   peak_bytes INTEGER NOT NULL DEFAULT 0,
@@ -159,7 +159,7 @@ class Ledger:
     def claim(self, spec: JobSpec, *, retry_failed: bool = False) -> list[JobRecord] | None:
         """The records of the job if they are on disk; otherwise None, and the job is queued.
 
-        With ``retry_failed`` it is also queued if it failed, ran out of time or was skipped.
+        With ``retry_failed`` it is also queued if it failed, did not end by itself or was skipped.
 
         Raises:
             ConfigError: the records on disk were made with other options.
@@ -233,6 +233,8 @@ class Ledger:
                     yield
             except sqlite3.OperationalError as error:
                 raise unwritable(self.path, str(error)) from None
+            except sqlite3.IntegrityError as error:  # made by a fedsim with fewer states
+                raise StoreError(_broken(self.path, str(error))) from None
 
     def _first(self, spec: JobSpec) -> tuple[str | None, int]:
         """Options and attempts of the job; the keys of a group share them."""

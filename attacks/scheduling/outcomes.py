@@ -83,8 +83,9 @@ def write_outcome(
 
 def _told(outcome: Reconstruction) -> dict[str, object]:
     """The attack's statements about its guess; validated, as attacks may come from others."""
+    ended: Status = "exhausted" if outcome.exhausted else "done"
     return {
-        "status": "timeout" if outcome.expired else "done",
+        "status": "timeout" if outcome.expired else ended,
         "reason": "; ".join(filter(None, (UNFINISHED if outcome.expired else "", outcome.note))),
         "objective": outcome.objective,
         "steps": outcome.steps,
@@ -105,14 +106,15 @@ def _finite(outcome: Reconstruction) -> Tensors:
 
 def _status(error: BaseException) -> Status:
     if isinstance(error, CannotAttack):
-        return "skipped"
+        return error.ended or "skipped"
     return "interrupted" if is_interruption(error) else "failed"
 
 
 def _reason(error: BaseException, label: str) -> str:
     """On one line: ``<label>: <reason>. <advice>``, or else ``Type: message (file:line)``."""
     if isinstance(error, CannotAttack):
-        return f"{label}: {message_of(error)}"
+        ended = f"{UNFINISHED}; " if error.ended == "timeout" else ""
+        return f"{ended}{label}: {message_of(error)}"
     if isinstance(error, _NonFinite):
         return message_of(error)
     frames = traceback.extract_tb(error.__traceback__)

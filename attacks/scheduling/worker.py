@@ -141,17 +141,19 @@ def _read(
         reply = load_reply(CaptureStore(spec.captures), key)
         report(Progress("reconstruct"))
         job = job_of(spec, reply.seen, device, report)
+        guess: AttackOutcome
         try:
             guess = best_reading(reply, task, spec.label, attack, job, spec.seed)
         except CannotAttack as error:
-            outcomes[key] = error
-        else:
-            outcomes[key] = _unfinished(guess) if job.late else guess
+            guess = error
+        outcomes[key] = _unfinished(guess) if job.late else guess
     return outcomes, time.monotonic() - start
 
 
 def _unfinished(outcome: AttackOutcome) -> AttackOutcome:
     """The outcome of an attack that was told to end; it need not say so itself."""
+    if isinstance(outcome, CannotAttack):  # it might have gone on to a guess
+        outcome.ended = "timeout"
     return replace(outcome, expired=True) if isinstance(outcome, Reconstruction) else outcome
 
 

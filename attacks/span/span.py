@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
@@ -133,13 +132,20 @@ class Span(Attack):
         """The sentences in the span with their confidence, else the likeliest ones."""
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
-        with job.limited(network, self.work or math.inf):
-            guess = self._search(AttackedModel.of(observation, task, network), rng, job)
-        if self.work is None or not guess.expired or job.late:
-            return guess
+        if self.work is None:
+            return self._search(AttackedModel.of(observation, task, network), rng, job)
         ended = f"its work budget of {self.work:,} tokens ended the search"
+        with job.limited(network, self.work) as exhausted:
+            try:
+                guess = self._search(AttackedModel.of(observation, task, network), rng, job)
+            except CannotAttack as error:
+                if exhausted():
+                    error.reason, error.ended = f"{error.reason}; {ended}", "exhausted"
+                raise
+            if set(guess.confidence or ()) == {"certified"} or not exhausted():
+                return guess
         note = "; ".join(filter(None, (guess.note, ended)))
-        return replace(guess, expired=False, note=note)
+        return replace(guess, expired=False, exhausted=True, note=note)
 
     def _search(self, model: AttackedModel, rng: torch.Generator, job: Job) -> Reconstruction:
         search, exact = ExactSearch(model, rng, job, self.bag, self.beam, self.starts), None

@@ -37,6 +37,7 @@ Kind: TypeAlias = Literal[
     "exact",
     "failed",
     "unfinished",
+    "exhausted",
     "interrupted",
     "no_adaptive",
     "no_control",

@@ -15,7 +15,7 @@ from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Scored, estimate, is_attack, scored
 from experiments.stages.coverage import EXACT
 from experiments.wording.defense_names import defense_name, spoken
-from fedsim.records import PRIOR_ONLY, AttackKey
+from fedsim.records import LOST, PRIOR_ONLY, AttackKey
 
 Compared: TypeAlias = Literal["bound", "mean", "client"]
 """The end of the 95 % interval, the mean, or the mean of the worst client."""
@@ -85,10 +85,10 @@ def _lost(scores: pd.DataFrame) -> Iterator[str]:
     """Attacks with jobs that did not end, whose guesses are blank or too early."""
     for (*place, attack, _, _), rows in attacked(scores).groupby([*PLACE, *ATTACK]):
         counts = by_status(jobs(rows))
-        lost, done = counts["failed"] + counts["timeout"], counts["done"]
+        lost, done = sum(counts[status] for status in LOST), counts["done"]
         if lost and attack != PRIOR_ONLY:
             under = where(DefenseInSetting(*place))
-            yield f"{attack} {under}: {lost} of {lost + done} jobs failed or are unfinished"
+            yield f"{attack} {under}: {lost} of {lost + done} jobs failed or were cut short"
 
 
 def _over(attack: Scored, limit: ScoreLimit, compare: Compared) -> str:

@@ -39,7 +39,7 @@ class Finding(Record):
     Attributes:
         round: None for all rounds together.
         n: members, or updates where properties are inferred.
-        guessed: those of them whose job failed or is unfinished, which count as a blind guess.
+        guessed: those of them whose job failed or was cut short, which count as a blind guess.
         tells: whether an AUC or TPR lies above that of a guess, at an error of 2.5 % that the
             three share with all attacks on the defense, see ``_tells``.
     """

@@ -10,8 +10,9 @@ effect, surely (*better than guessing*); or so are precision and recall of the w
 ``labels leak``, ``members leak``: rows are not shown to leak, but withheld labels, or members, are.
 ``holds by bound``: the replies tell too little for the smallest effect, whatever the attack.
 ``no leak found``: every mean is surely below the smallest effect, no client has a recovered example
-more than under the baselines, none is exact where no baseline is, no job failed or is unfinished,
-an attack that works without a defense was run, and under a defense one that is adapted to it.
+more than under the baselines, none is exact where no baseline is, no job failed or was ended by
+time or budget, an attack that works without a defense was run, and under a defense one that is
+adapted to it.
 ``not attacked``: no attack has a score.
 ``not decided``: anything else; the reasons say what would decide it.
 
@@ -45,7 +46,7 @@ from experiments.analysis.membership import Finding
 from experiments.analysis.paired import Scored, difference, estimate, is_attack, portfolio
 from experiments.analysis.statistics import Difference
 from experiments.plan.config import VerdictRule
-from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, UNSCORED, AttackKey, Modality
+from fedsim.records import LOST, MAIN, OTHER_CLIENT, PRIOR_ONLY, UNSCORED, AttackKey, Modality
 
 WORDS = ("batch_token_precision", "batch_token_recall")
 """Judged together: listing every word gives full recall, naming one sure word full precision."""
@@ -294,7 +295,7 @@ def _rows(tested: _Tested) -> tuple[Word, Grade | None]:
 
 
 def _broken(jobs: Mapping[str, int]) -> int:
-    return jobs["failed"] + jobs["timeout"]
+    return sum(jobs[status] for status in LOST)
 
 
 def _open(tested: _Tested) -> Iterator[Reason]:
@@ -320,6 +321,7 @@ def _lost(jobs: Mapping[str, int]) -> Iterator[Reason]:
     kinds: dict[str, Kind] = {
         "failed": "failed",
         "timeout": "unfinished",
+        "exhausted": "exhausted",
         "interrupted": "interrupted",
     }
     for status, kind in kinds.items():

@@ -20,7 +20,7 @@ from experiments.stages.coverage import is_exact
 from experiments.stages.score import Scorer
 from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey
-from fedsim.records import MAIN, PRIOR_ONLY, ScoreRow, shown
+from fedsim.records import LOST, MAIN, PRIOR_ONLY, ScoreRow, shown
 
 Guessed: TypeAlias = dict[str, ScoreRow]
 """The scores of one guess at one example, by metric."""
@@ -124,7 +124,7 @@ class CellTrial:
         for row in scorer.attack_rows(entry, key):
             examples[row.example][row.metric] = row
         for row in examples[0].values() if not _is_blind(entry) else ():
-            if row.status in {"failed", "timeout", "interrupted"}:
+            if row.status in {*LOST, "interrupted"}:
                 self._broken.add((entry.label, shown(row.status)))  # a reason may hold a guess
             self._ran[entry.label].append(row.status == "done")
         return [examples[i] for i in sorted(examples)]

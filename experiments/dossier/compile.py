@@ -34,6 +34,7 @@ from fedsim.cell import CellConfig
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 from fedsim.plain_files import digest_plain
+from fedsim.records import LOST
 from fedsim.redaction import redacted
 
 _SOURCES = (
@@ -130,9 +131,9 @@ class Compiler:
                         "exactly: no more were attacked.",
                         source=f"worst person under {where}",
                     )
-                if lost := verdict.jobs["failed"] + verdict.jobs["timeout"]:
+                if lost := sum(verdict.jobs[status] for status in LOST):
                     yield Risk(
-                        risk=f"{lost} attacks failed or are unfinished.",
+                        risk=f"{lost} attacks failed or were cut short.",
                         source=f"register, {_where(section, verdict)}",
                     )
         yield Risk(

@@ -25,6 +25,7 @@ _ADVICE: Mapping[Kind, str] = {
     "no_null": "a blind guess to compare with under {who}: the attack prior_only",
     "failed": "the jobs under {who} that failed",
     "unfinished": "the jobs under {who} that the clock ended",
+    "exhausted": "more of the budget that ended the searches under {who}",
     "interrupted": "the jobs under {who} that were interrupted: fedsim attack runs them again",
     "beats_one": "a better attack on {who}: one reads something of the update already",
     "recovered": "more clients under {who}: single ones are recovered",

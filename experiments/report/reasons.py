@@ -144,6 +144,7 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
     "exact": _exact,
     "failed": lambda _, one: f"{_jobs(one)} failed",
     "unfinished": lambda _, one: f"{_jobs(one)} unfinished: the clock ended them",
+    "exhausted": lambda _, one: f"{_jobs(one)} exhausted: a budget of the attack ended them",
     "interrupted": lambda _, one: f"{_jobs(one)} were interrupted: fedsim attack runs them again",
     "no_adaptive": lambda *_: "no attack was adapted to the defense",
     "no_control": lambda *_: "no attack that was run is shown to work without a defense",

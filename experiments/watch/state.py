@@ -206,7 +206,7 @@ class Watcher:
         new = [
             row
             for row in rows
-            if row.state == "done"
+            if row.state in {"done", "exhausted"}
             and row.label in known
             and known[row.label].infers == "rows"
             and (row.cell, row.label, row.round, row.client) not in self._scored
@@ -235,4 +235,4 @@ class Watcher:
 
 
 def _failed(row: LedgerRow) -> bool:
-    return row.state in STATUSES and row.state not in {"done", "skipped"}
+    return row.state in STATUSES and row.state not in {"done", "skipped", "exhausted"}

@@ -200,7 +200,7 @@ def test_what_was_not_tested_does_not_pass(copied: Path, said: Said) -> None:
         write_rows(path, ScoreRow, rows)
         code, out, _ = said("check", copied, "--max", "rouge1=1", "--max-verbatim", "99")
         assert code == 1
-        lost = "embedding_rows under no defense: 3 of 3 jobs failed or are unfinished"
+        lost = "embedding_rows under no defense: 3 of 3 jobs failed or were cut short"
         assert out.splitlines() == [
             *([lost] if rows is failed else []),
             "under no defense: no finished attack has a score of rouge1",
@@ -222,7 +222,7 @@ def test_blank_guesses_of_jobs_that_did_not_end_hold_no_limit(
     write_rows(path, ScoreRow, rows)
     code, out, _ = said("check", copied, "--max", "rouge1=1")
     assert code == 1
-    assert out == "embedding_rows under no defense: 2 of 3 jobs failed or are unfinished\n"
+    assert out == "embedding_rows under no defense: 2 of 3 jobs failed or were cut short\n"
 
 
 def test_an_attack_that_refused_most_victims_has_tested_nothing(copied: Path, said: Said) -> None:

@@ -27,6 +27,7 @@ Act = Literal[
     "nan",
     "few",
     "expire",
+    "refuse-late",
     "exit",
     "exit-once",
     "kill",
@@ -85,6 +86,10 @@ class Fake(Attack):
             case "expire":
                 while not job.expired:
                     time.sleep(0.01)
+            case "refuse-late":
+                while not job.expired:
+                    time.sleep(0.01)
+                raise CannotAttack("no sentence lies in the span", "Give it more time.")
 
     def _draw(self, rng: torch.Generator, prepared: Tensors | None) -> Reconstruction:
         pixels = torch.rand(1, 1, 8, 8, generator=rng) / 2 + torch.rand(1, 1, 8, 8) / 2

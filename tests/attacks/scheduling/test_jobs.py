@@ -102,6 +102,12 @@ def test_expired_guess_is_kept(jobs: Jobs) -> None:
     assert guess(spec).isfinite().all()
 
 
+def test_a_refusal_after_the_clock_ended_the_search_is_unfinished(jobs: Jobs) -> None:
+    (record,) = run_job(jobs(act="refuse-late", demand=Demand(budget=0.1))[0])
+    assert record.status == "timeout"
+    assert re.match(r"unfinished: the clock ended it; \S+: no sentence lies", record.reason)
+
+
 def test_broken_capture_interrupts_its_own_job_alone(jobs: Jobs, captures: Path) -> None:
     spec = jobs("fake_weights")[0]
     broken = CaptureStore(captures).tensors_path(spec.keys[1])

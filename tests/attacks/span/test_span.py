@@ -80,6 +80,7 @@ def test_a_work_budget_ends_the_search_at_the_same_guess_on_any_machine(
     delayed = run(bert, seen, attack, Job(deadline=time.monotonic() + 600))
     for guess in (quick, delayed):
         assert guess.note.endswith("its work budget of 8,000 tokens ended the search")
+        assert guess.exhausted
         assert not guess.expired
     assert lines(quick.guess) == lines(delayed.guess) != []
     assert (quick.objective, quick.confidence) == (delayed.objective, delayed.confidence)
@@ -89,6 +90,7 @@ def test_the_clock_ends_a_search_within_its_work_budget_unfinished(bert: Victim)
     seen, _ = bert.capture([20, 21], FROZEN)
     guess = run(bert, seen, Span(work=8_000), Job(deadline=0.0))
     assert guess.expired
+    assert not guess.exhausted
     assert "work budget" not in guess.note
 
 

@@ -45,5 +45,12 @@ def test_a_job_counts_once_however_many_metrics_it_has() -> None:
     rows = [row(metric=metric, client=c) for metric in ("psnr", "mse") for c in (0, 1)]
     rows += [row(client=2, value=None, status="skipped")]
     counts = by_status(jobs(score_frame(rows, SETTINGS)))
-    assert counts == {"done": 2, "skipped": 1, "failed": 0, "timeout": 0, "interrupted": 0}
+    assert counts == {
+        "done": 2,
+        "skipped": 1,
+        "failed": 0,
+        "timeout": 0,
+        "exhausted": 0,
+        "interrupted": 0,
+    }
     assert sum(by_status(jobs(score_frame([], {}))).values()) == 0

@@ -40,7 +40,7 @@ def gate_lines(attacked: list[ScoreRow]) -> list[str]:
 def test_exact_guesses_of_unfinished_jobs_break_every_limit() -> None:
     lines = gate_lines(rows("lamp", [1.0] * 20, status="timeout"))
     assert lines == [
-        "lamp under no defense: 20 of 20 jobs failed or are unfinished",
+        "lamp under no defense: 20 of 20 jobs failed or were cut short",
         "lamp under no defense: rougeL 1, above 0.3",
         "under no defense: 20 examples came back verbatim, above 0",
     ]
@@ -52,7 +52,7 @@ def test_exact_guesses_of_an_attack_that_refused_most_victims_count() -> None:
     assert lines[0].startswith("closed under no defense: rougeL 0.4")
 
 
-@pytest.mark.parametrize("status", ["failed", "timeout"])
+@pytest.mark.parametrize("status", ["failed", "timeout", "exhausted"])
 def test_jobs_of_which_none_ended_are_reported(status: str) -> None:
     lost = [replace(score, value=0.0) for score in rows("lamp", [0.0] * 5, status)]
-    assert gate_lines(lost) == ["lamp under no defense: 5 of 5 jobs failed or are unfinished"]
+    assert gate_lines(lost) == ["lamp under no defense: 5 of 5 jobs failed or were cut short"]

@@ -38,7 +38,14 @@ def test_seeds_are_pooled_and_a_client_of_several_seeds_is_one() -> None:
     assert result.setting == ""
     assert result.cells == ("c0", "c1")
     assert (section.victims, section.clients) == (3, 2)
-    assert result.jobs == {"done": 3, "skipped": 0, "failed": 0, "timeout": 0, "interrupted": 0}
+    assert result.jobs == {
+        "done": 3,
+        "skipped": 0,
+        "failed": 0,
+        "timeout": 0,
+        "exhausted": 0,
+        "interrupted": 0,
+    }
 
 
 def test_no_mean_is_taken_over_survivors() -> None:
@@ -116,13 +123,20 @@ def test_failed_jobs_count_in_the_mean_and_skipped_ones_are_counted_apart() -> N
     )
     (result,) = section.results
     assert result.leakage["psnr"].mean == 22.0
-    assert result.jobs == {"done": 1, "skipped": 1, "failed": 1, "timeout": 0, "interrupted": 0}
+    assert result.jobs == {
+        "done": 1,
+        "skipped": 1,
+        "failed": 1,
+        "timeout": 0,
+        "exhausted": 0,
+        "interrupted": 0,
+    }
     table = problems(section, "here")
     assert [line[4:] for line in table.rows] == [
         ("failed", 1, "no convergence"),
         ("skipped", 1, "no labels"),
     ]
-    assert headline(section, "here").rows[0][5] == "1/1/1/0/0"
+    assert headline(section, "here").rows[0][5] == "1/1/1/0/0/0"
 
 
 def test_nulls_stand_beside_the_same_attack_in_the_same_place() -> None:

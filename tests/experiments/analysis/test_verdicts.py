@@ -183,10 +183,18 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
     failed = [replace(one, status="failed") if one.client == 0 else one for one in tried()]
     broken = verdict_of(failed, works(**ADAPTED))
     assert (broken.word, kinds(broken)) == ("not decided", ["failed"])
-    assert broken.jobs == {"done": 10, "skipped": 0, "failed": 2, "timeout": 0, "interrupted": 0}
-    cut = [replace(one, status="timeout") if one.client == 0 else one for one in tried()]
-    unfinished = verdict_of(cut, works(**ADAPTED))
-    assert (unfinished.word, kinds(unfinished)) == ("not decided", ["unfinished"])
+    assert broken.jobs == {
+        "done": 10,
+        "skipped": 0,
+        "failed": 2,
+        "timeout": 0,
+        "exhausted": 0,
+        "interrupted": 0,
+    }
+    for status, kind in (("timeout", "unfinished"), ("exhausted", "exhausted")):
+        cut = [replace(score, status=status) if score.client == 0 else score for score in tried()]
+        short = verdict_of(cut, works(**ADAPTED))
+        assert (short.word, kinds(short)) == ("not decided", [kind])
     lost = [
         replace(one, value=None, status="interrupted")
         if (one.client, one.control, one.attack) == (0, "none", "lamp")

@@ -1,9 +1,12 @@
 """What a guess counts for at a strength."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from experiments.decision.targets import Target
-from experiments.decision.trial import Guessed, _came_back, _score
+from experiments.decision.trial import CellTrial, Guessed, _came_back, _score
 from tests.experiments.analysis.cases import row
 
 VERBATIM = Target("verbatim", 0.0)
@@ -33,3 +36,15 @@ def test_exact_returns(
     rows, nothing = guessed(exact, certified=certified), guessed(blind)
     assert _score(VERBATIM, rows, nothing, guessable=guessable) == counts
     assert _came_back(rows, nothing) == doubtful
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [("failed", "failed"), ("timeout", "unfinished"), ("exhausted", "exhausted")],
+)
+def test_no_strength_holds_where_a_search_was_cut_short(status: str, word: str) -> None:
+    span: Any = SimpleNamespace(label="span", key=SimpleNamespace(attack="span"))
+    scorer: Any = SimpleNamespace(attack_rows=lambda *_: [row(status=status, value=0.0)])
+    trial = CellTrial(cells=(), team=SimpleNamespace(), targets=())  # type: ignore[arg-type]
+    trial._guessed(scorer, span, SimpleNamespace())  # type: ignore[arg-type]
+    assert trial.faults() == f"jobs of span {word}"

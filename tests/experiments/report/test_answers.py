@@ -275,6 +275,7 @@ WIDE: dict[str, Any] = {
         ),
         (reason("failed", jobs=1), "1 job failed."),
         (reason("unfinished", jobs=2), "2 jobs unfinished: the clock ended them."),
+        (reason("exhausted", jobs=1), "1 job exhausted: a budget of the attack ended them."),
         (
             reason("wide", DLG, needed=72, **WIDE),
             "the lead of DLG over prior only is 0.5 [\N{MINUS SIGN}1.0, 2.0] dB, and about 72 "

@@ -73,6 +73,6 @@ def test_a_refused_and_a_failed_victim_count_in_every_mean(
     (change,) = [c for c in compare(finished, run).changes if "ROUGE-L" in c.what][:1]
     assert (change.before, change.after) == pytest.approx((1.0, mean))
     over, under = (f"rougeL={mean + shift}" for shift in (0.01, -0.01))
-    lost = "embedding_rows under no defense: 1 of 2 jobs failed or are unfinished\n"
+    lost = "embedding_rows under no defense: 1 of 2 jobs failed or were cut short\n"
     assert said("check", run, "--max", over, "--compare", "mean")[1] == lost
     assert f"rougeL {mean:.3g}, above" in said("check", run, "--max", under, "--compare", "mean")[1]

@@ -1,12 +1,14 @@
-"""Jobs that the clock ended, through all stages."""
+"""Jobs that the clock or a budget of the attack ended, through all stages."""
 
 import re
+
+import pytest
 
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
 from fedsim.files import read_record
 from fedsim.records import JobRecord
-from tests.apps.cases import IMAGES, Make
+from tests.apps.cases import IMAGES, TEXT, Make
 
 
 def test_a_job_that_the_clock_ended_is_called_unfinished_everywhere(make_run: Make) -> None:
@@ -27,3 +29,26 @@ def test_a_job_that_the_clock_ended_is_called_unfinished_everywhere(make_run: Ma
     page = re.sub(r"<[^>]+>", " ", outcome.page.read_text(encoding="utf-8"))
     assert "1 unfinished" in page
     assert "1 job unfinished: the clock ended" in page
+
+
+@pytest.mark.parametrize("defense", [{"name": "none"}, {"name": "prune", "fraction": 0.999}])
+def test_a_search_that_its_budget_ended_is_exhausted(
+    make_run: Make, defense: dict[str, object]
+) -> None:
+    """Also where it refuses, as it might have gone on to a guess."""
+    run = make_run(
+        TEXT,
+        task={"split": "train[:2]"},
+        federation={"rounds": 1, "clients": 1, "local_steps": 1},
+        defenses=[defense],
+        attacks=[{"name": "span", "work": 40}, {"name": "prior_only"}],
+    )
+    outcome = execute(run, STAGES, quiet=True)
+    assert "1 exhausted" in outcome.line()
+    assert not outcome.failed
+    (path,) = run.cells[0].folder.glob("guesses/span*/*.json")
+    record = read_record(path, JobRecord)
+    assert record.status == "exhausted"
+    assert "its work budget of 40 tokens ended the search" in record.reason
+    assert outcome.page is not None
+    assert "1 job exhausted: a budget" in re.sub(r"<[^>]+>", " ", outcome.page.read_text("utf-8"))
