@@ -11,7 +11,8 @@ from experiments.analysis.differences import Side, sections
 from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
 from experiments.analysis.hits import EXACT_METRIC, exact_hits
 from experiments.analysis.keys import DefenseInSetting
-from experiments.analysis.membership import METRICS, inferred
+from experiments.analysis.membership import METRICS as INFERRED
+from experiments.analysis.membership import inferred
 from experiments.analysis.paired import difference, scored
 from experiments.analysis.statistics import Estimate
 from experiments.bounds.audit import AuditRecord
@@ -21,6 +22,7 @@ from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import settings, title
 from fedsim.files import read_record, read_text
+from fedsim.metrics import METRICS
 from fedsim.records import STATUSES, ScoreRow
 
 
@@ -111,11 +113,12 @@ def _by_round(section: TaskFindings) -> Iterator[Value]:
         labels["probe"] = result.probe
         ended = _outcome(result.jobs)
         for metric, leaked in result.leakage.items():
-            yield Value(labels, title(metric), leaked.unit, leaked.n, *_spread(leaked), ended)
+            size = _size(metric, leaked)
+            yield Value(labels, title(metric), leaked.unit, size, *_spread(leaked), ended)
         for metric, rounds in result.rounds.items():
             for number, leaked in rounds.items():
-                measure = f"{title(metric)}, round {number}"
-                yield Value(labels, measure, leaked.unit, leaked.n, *_spread(leaked), ended)
+                measure, size = f"{title(metric)}, round {number}", _size(metric, leaked)
+                yield Value(labels, measure, leaked.unit, size, *_spread(leaked), ended)
 
 
 def _curve(section: TaskFindings) -> Iterator[Value]:
@@ -172,7 +175,8 @@ def _paired(side: Side, metric: str) -> Iterator[Value]:
             name = f"{first} less {second}{f', {title(other.control)}' * control}"
             labels = _labels(section, attack.place, name)
             unit = unit_of(section, metric)
-            yield Value(labels, title(metric), unit, between.n, *_spread(between))
+            size = _size(metric, between)
+            yield Value(labels, title(metric), unit, size, *_spread(between))
 
 
 def _labels(section: TaskFindings, place: DefenseInSetting, attack: str) -> dict[str, str]:
@@ -209,7 +213,7 @@ def _inferred(run: Run) -> Iterator[Value]:
                 "attack": f"{finding.attack}; {finding.control}",
                 "probe": "none",
             }
-            measure = f"{METRICS[finding.metric]}{when}"
+            measure = f"{INFERRED[finding.metric]}{when}"
             ends = (finding.low, finding.high) if finding.clients > 1 else (None, None)
             yield Value(labels, measure, "1", finding.n, finding.mean, *ends)
 
@@ -223,7 +227,8 @@ def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
         for metric in [section.main] if result.control != "none" else metrics:
             if leaked := result.leakage.get(metric):
                 spread = _spread(leaked)
-                yield Value(labels, title(metric), leaked.unit, leaked.n, *spread, ended)
+                size = _size(metric, leaked)
+                yield Value(labels, title(metric), leaked.unit, size, *spread, ended)
         rounds = result.rounds.get(section.main, {}) if result.control == "none" else {}
         for number, leaked in rounds.items() if len(rounds) > 1 else ():
             measure = f"{title(section.main)}, round {number}"
@@ -240,6 +245,12 @@ def _spread(estimate: Estimate) -> tuple[float, float | None, float | None]:
     """The mean and its interval over clients."""
     ends = (estimate.low, estimate.high) if estimate.interval_of == "clients" else (None, None)
     return estimate.mean, *ends
+
+
+def _size(metric: str, estimate: Estimate) -> int:
+    """Examples behind a mean; clients where all examples of a batch have its one value."""
+    whole = metric in METRICS and METRICS[metric].of_batch
+    return estimate.clusters if whole else estimate.n
 
 
 def _gains(section: TaskFindings) -> Iterator[Value]:

@@ -17,6 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 from fedsim.errors import ConfigError, Terminated, message_of
 
 T = TypeVar("T")
+LATER = {"later": True}
+"""Metadata of an option that came after results had been published. Labels and seeds derive from
+all options, so that one more would change them: at its default it is left out."""
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -157,7 +160,10 @@ def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str)
 
 
 def options_of(part: object) -> dict[str, Any]:
-    """All options of a built part, defaults included, as JSON data."""
+    """All options of a built part as JSON data, with defaults but for those marked ``LATER``."""
     adapter: TypeAdapter[object] = TypeAdapter(type(part))
     data: dict[str, Any] = adapter.dump_python(part, mode="json")
+    for field in dataclasses.fields(cast(Any, part)):
+        if LATER.items() <= field.metadata.items() and getattr(part, field.name) == field.default:
+            del data[field.name]
     return data

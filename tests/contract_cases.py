@@ -103,6 +103,7 @@ METRIC_CASES = {
     "psnr": MetricCase("dB", "higher", "image"),
     "ssim": MetricCase("1", "higher", "image"),
     "lpips": MetricCase("1", "lower", "image"),
+    "lpips_vgg": MetricCase("1", "lower", "image"),
     "label_accuracy": MetricCase("1", "higher", "any"),
     "rouge1": MetricCase("1", "higher", "text"),
     "rouge2": MetricCase("1", "higher", "text"),

@@ -18,7 +18,8 @@ class LAMP(TextMatching):
     ``alpha_reg = 25``, ``alpha_lm = 60``; BERT-large takes ``optimizer = "adamw"``, ``decay =
     "linear"``, ``decay_every = 10000``, ``steps = 5000``, ``clip = 0.5`` and ``discrete_every =
     200``. The paper's ablations are ``distance = "l2"``, ``alpha_lm = 0``, ``alpha_reg = 0``,
-    ``discrete = "end"`` or ``"none"``, and ``starts = 1``.
+    ``discrete = "end"`` or ``"none"``, and ``starts = 1``. Its n_init is ``starts``, its n_c
+    ``discrete_every``, its n_d ``proposals``, its alpha_TAG ``alpha_l1``.
 
     We differ from the authors' code, which optimises padding, passes no mask, compares gradients
     that are mere rounding, reorders one sentence of a batch per round, does not move Adam's moments

@@ -162,7 +162,7 @@ class TextMatching(TextOptions):
 
     def _rate(self, step: int) -> float:
         if self.decay == "step":
-            return self.learning_rate * 0.89 ** (step // self.decay_every)
+            return self.learning_rate * self.gamma ** (step // self.decay_every)
         if self.decay == "linear":
             return self.learning_rate * max(0.0, 1 - step / self.decay_every)
         return self.learning_rate

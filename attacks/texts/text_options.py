@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from attacks.base import Attack, Grouping
 from attacks.texts.hypotheses import LabelSource
 from attacks.texts.matching import Distance, TextForm
+from fedsim.build import LATER
 from fedsim.knowledge import Fact
 
 Discrete: TypeAlias = Literal["alternate", "end", "none"]
@@ -27,9 +28,10 @@ class TextOptions(Attack):
         steps: number of optimiser steps.
         learning_rate: learning rate at the start.
         optimizer: ``adamw`` has epsilon 1e-6 and weight decay 0.01.
-        decay: ``step`` multiplies the rate by 0.89 every ``decay_every`` steps; ``linear`` reaches
-            0 after ``decay_every`` steps.
+        decay: ``step`` multiplies the rate by ``gamma`` every ``decay_every`` steps; ``linear``
+            reaches 0 after ``decay_every`` steps.
         decay_every: number of steps, see ``decay``.
+        gamma: factor of the rate, see ``decay``.
         clip: largest gradient norm of a lane; 0 for no clipping.
         starts: number of random embeddings, and then of their orders, of which the best is taken.
         rescale: rescale each start to the mean norm of the vocabulary.
@@ -69,6 +71,7 @@ class TextOptions(Attack):
     optimizer: Literal["adam", "adamw"] = "adam"
     decay: Literal["step", "linear", "none"] = "step"
     decay_every: Annotated[int, Field(ge=1)] = 50
+    gamma: Annotated[float, Field(gt=0, le=1)] = field(default=0.89, metadata=LATER)
     clip: Annotated[float, Field(ge=0)] = 0.0
     starts: Annotated[int, Field(ge=1)] = 500
     rescale: bool = True

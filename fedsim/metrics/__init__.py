@@ -4,7 +4,7 @@ from fedsim.metrics.base import Metric
 from fedsim.metrics.bleu import Bleu
 from fedsim.metrics.images import MeanSquaredError, PeakSignalToNoise, StructuralSimilarity
 from fedsim.metrics.labels import LabelAccuracy
-from fedsim.metrics.lpips import PerceptualDistance
+from fedsim.metrics.lpips import PerceptualDistance, PerceptualDistanceVGG
 from fedsim.metrics.nerr import NamedEntityRecovery, RuledEntityRecovery
 from fedsim.metrics.rouge import (
     Rouge1,
@@ -39,6 +39,7 @@ METRICS: dict[str, type[Metric]] = {
     "psnr": PeakSignalToNoise,
     "ssim": StructuralSimilarity,
     "lpips": PerceptualDistance,
+    "lpips_vgg": PerceptualDistanceVGG,
     "label_accuracy": LabelAccuracy,
     "rouge1": Rouge1,
     "rouge2": Rouge2,

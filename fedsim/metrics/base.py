@@ -66,6 +66,7 @@ class Metric(ABC):
         attacker_wants: the direction in which more leaks.
         modality: the inputs that the metric applies to.
         smallest: side in pixels of the smallest image that it applies to.
+        of_batch: whether all examples of a batch have one value, that of the batch.
 
     Example:
         >>> import torch
@@ -84,6 +85,7 @@ class Metric(ABC):
     attacker_wants: ClassVar[Literal["higher", "lower"]]
     modality: ClassVar[Literal["image", "text", "table", "any"]]
     smallest: ClassVar[int] = 1
+    of_batch: ClassVar[bool] = False
 
     @abstractmethod
     def score(self, guess: Examples, truth: Examples) -> Tensor:

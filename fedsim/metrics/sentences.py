@@ -30,6 +30,7 @@ class SentenceRecall(TextMetric):
     """
 
     name: ClassVar[str] = "sentence_recall"
+    of_batch: ClassVar[bool] = True
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1]."""
@@ -46,6 +47,7 @@ class SentencePrecision(TextMetric):
     """
 
     name: ClassVar[str] = "sentence_precision"
+    of_batch: ClassVar[bool] = True
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1]."""
@@ -63,6 +65,7 @@ class FirstGuess(TextMetric):
     better.
     """
 
+    of_batch: ClassVar[bool] = True
     metric: ClassVar[type[TextMetric]]
 
     def available(self) -> str:

@@ -10,7 +10,7 @@ from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples
 from fedsim.metrics.images import StructuralSimilarity, clamped
-from fedsim.metrics.lpips import PerceptualDistance
+from fedsim.metrics.lpips import PerceptualDistance, PerceptualDistanceVGG
 from fedsim.types import Batch
 
 
@@ -98,22 +98,35 @@ def test_ssim_refuses_tiny_images() -> None:
         StructuralSimilarity().score(tiny, tiny)
 
 
-def test_lpips_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("metric", "weights"),
+    [
+        (PerceptualDistance, "alexnet-owt-7be5be79.pth"),
+        (PerceptualDistanceVGG, "vgg16-397923af.pth"),
+    ],
+)
+def test_lpips_says_what_is_missing(
+    metric: type[PerceptualDistance],
+    weights: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert PerceptualDistance().available() == (
-        "torchvision is not installed; run pip install -e '.[lpips]'"
-    )
+    assert metric().available() == "torchvision is not installed; run pip install -e '.[lpips]'"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    assert PerceptualDistance().available() == (
-        "the AlexNet weights are missing; put torchvision's alexnet-owt-7be5be79.pth at "
-        f"{tmp_path}/checkpoints/alexnet-owt-7be5be79.pth"
+    assert metric().available() == (
+        f"its weights are missing; put torchvision's {weights} at {tmp_path}/checkpoints/{weights}"
     )
 
 
-@pytest.mark.skipif(bool(PerceptualDistance().available()), reason=PerceptualDistance().available())
-@pytest.mark.parametrize("shape", [(2, 1, 28, 28), (2, 3, 32, 32), (2, 3, 64, 96)])
-def test_lpips_is_zero_for_equal_images_only(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(2, 1, 8, 8), (2, 1, 28, 28), (2, 3, 32, 32), (2, 3, 64, 96)])
+@pytest.mark.parametrize("metric", [PerceptualDistance(), PerceptualDistanceVGG()])
+def test_lpips_is_zero_for_equal_images_only(
+    metric: PerceptualDistance, shape: tuple[int, ...]
+) -> None:
+    if reason := metric.available():
+        pytest.skip(reason)
     truth = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    assert score("lpips", truth, truth).tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
-    assert (score("lpips", 1 - truth, truth) > 0.01).all()
+    assert score(metric.name, truth, truth).tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert (score(metric.name, 1 - truth, truth) > 0.01).all()
