@@ -26,6 +26,8 @@ _FEWEST, _ON_GRID, _ODD = 32, 0.99, 0.1
 their weight, and this share odd ones. Of differences half are odd, of halves of them nearly none;
 of gradients few are whole. Half and double of each judge the tests alike, but for ``_ON_GRID``."""
 _LOOKED_AT = 2**22
+_TELLING = 3
+"""Classes that a head needs: of two, one always rises and the other falls."""
 _ZERO_SUM = 0.01
 """The gradients of a head's biases sum to 0 under the cross-entropy, up to rounding to float16."""
 _FEW = 1 / 8
@@ -138,8 +140,8 @@ def _head_sign(received: Arrays, examples: int | None = None) -> int:
 
     A gradient falls at no more classes than there are examples.
     """
-    vectors = [v for v in received.values() if v.ndim == 1 and v.size > 2 and v.dtype.kind == "f"]
-    if not vectors:
+    vectors = [v for v in received.values() if v.ndim == 1 and v.dtype.kind == "f"]
+    if not vectors or vectors[-1].size < _TELLING:
         return 0
     bias = vectors[-1].astype(np.float64)
     if not abs(bias.sum()) < _ZERO_SUM * np.abs(bias).sum():

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import get_args
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.proofs.two_classes import UNSETTLED, has_two_classes, negated, sign_behind
 from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
@@ -29,6 +30,8 @@ _SHARE = 0.5
 _TRIALS = 2
 """Numbers of examples by which it is judged whether an attack refuses."""
 _LEVELS: tuple[Certificate, ...] = get_args(Certificate)[::-1]  # the strongest last
+_GUESSED: tuple[Certificate, ...] = ("guess",)
+_AS_DIFFERENCE = "the reply was read as a difference"
 _GRANT = re.compile(r"Grant (it under \[server_knows\]|server_knows\.\w+)")
 """What an experiment file is told to do."""
 _SET = re.compile(r"Set federation\.\w+ = \w+, or choose")
@@ -69,7 +72,10 @@ def best_reading(
     end = job.deadline
     best: Reconstruction | None = None
     late, refused = False, CannotAttack("it has no reading of the reply", "Choose another attack.")
-    for number, (reading, assumed) in enumerate(_readings(chosen, reply)):
+    sign: int | None = 1
+    for number, (reading, assumed, turned) in enumerate(_readings(chosen, reply)):
+        if turned and reply.mirrored is None and not (sign == -1 or _half_explained(best)):
+            continue
         # An attack that can do without the number proves a guess, and leaves time for others.
         share = 1.0 if "num_examples" in chosen.requires else _SHARE
         job.deadline, job.late = end - (1 - share) * (end - time.monotonic()), False
@@ -79,10 +85,16 @@ def best_reading(
         except CannotAttack as error:
             refused = error if number == 0 else refused
             continue
+        if sign != -1 or not turned or reply.mirrored is not None:
+            sign = _sign(reply, reading, task, guess)
+        if sign in (0, 1 if turned else -1):
+            levels = _GUESSED * len(guess.guess)
+            guess = replace(guess, confidence=levels, note=UNSETTLED)
         if best is None or _fit(guess) > _fit(best):
             note = "; ".join(filter(None, (guess.note.rstrip("."), assumed)))
             best, late = replace(guess, note=note), job.late
-        if guess.confidence is None or _fit(guess)[0] == 1.0 or time.monotonic() >= end:
+        settled = guess.confidence is None or _fit(guess)[0] == 1.0 or sign == 0
+        if settled or time.monotonic() >= end:
             break
     if best is None:
         raise refused
@@ -93,7 +105,7 @@ def best_reading(
 def first_refusal(chosen: Attack, label: str, reply: OpenReply, task: Task, job: Job) -> str:
     """Why an attack refuses an update whatever the number of examples; empty if it runs."""
     reason = ""
-    for reading, _ in islice(_readings(chosen, reply), _TRIALS):
+    for reading, _ in islice(_counted(chosen, reply), _TRIALS):
         try:
             _run(chosen, label, reading, task, job, 0)
         except CannotAttack as error:
@@ -131,17 +143,38 @@ def check_suits(chosen: Attack, seen: Observation, task: Task) -> None:
         )
 
 
-def _readings(chosen: Attack, reply: OpenReply) -> Iterator[tuple[OpenReply, str]]:
-    """The reply with either sign and with each number of examples to try, and what was assumed."""
-    if reply.mirrored is None:
-        yield from _counted(chosen, reply)
-        return
-    other = OpenReply(reply.mirrored, reply.claimed)
+def _readings(chosen: Attack, reply: OpenReply) -> Iterator[tuple[OpenReply, str, bool]]:
+    """The reply with each number of examples to try and either sign.
+
+    With what was assumed, and whether the sign is not that of what was received.
+    """
+    seen = reply.mirrored
+    other = OpenReply(negated(reply.seen) if seen is None else seen, reply.claimed)
+    how = "the reply is the gradient times -1" if seen is None else _AS_DIFFERENCE
     for (reading, assumed), (mirrored, _) in zip(
         _counted(chosen, reply), _counted(chosen, other), strict=True
     ):
-        yield reading, assumed
-        yield mirrored, "; ".join(filter(None, (assumed, "the reply was read as a difference")))
+        yield reading, assumed, False
+        if reply.seen.kind == "gradient":
+            yield mirrored, "; ".join(filter(None, (assumed, how))), True
+
+
+def _half_explained(guess: Reconstruction | None) -> bool:
+    """Whether the inputs of a guess are in the span of a message that they do not explain."""
+    return guess is not None and not guess.certified and "in_span" in (guess.confidence or ())
+
+
+def _sign(reply: OpenReply, reading: OpenReply, task: Task, guess: Reconstruction) -> int | None:
+    """The sign of a gradient that the guess tells, see ``sign_behind``."""
+    open_sign = reply.seen.kind == "gradient" and guess.confidence is not None
+    if not open_sign or (guess.certified and not has_two_classes(task)):
+        return None
+    count = reading.seen.knowledge.num_examples
+    known = reply.seen.knowledge.model_copy(update={"num_examples": count})
+    told = sign_behind(replace(reply.seen, knowledge=known), task, guess.guess)
+    # Examples of unequal weights: the other classes with other weights do as well.
+    weighted = told is None and guess.certified and bool((guess.guess.labels >= 0).all())
+    return 0 if weighted else told
 
 
 def _counted(chosen: Attack, reply: OpenReply) -> Iterator[tuple[OpenReply, str]]:

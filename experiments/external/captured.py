@@ -13,7 +13,7 @@ from torch import nn
 
 from attacks.observed.input_range import FoundRange, find_range
 from experiments.external.facts import facts_of
-from experiments.external.update import Update, update_of
+from experiments.external.update import Update, descending, update_of
 from fedsim.build import suggest
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
 from fedsim.errors import ConfigError
@@ -94,7 +94,7 @@ class Captured:
         reading = self._read(seen, record, self.kind or seen.kind)
         if self.kind is None and record.sign_open:
             return replace(reading, difference=self._read(seen, record, "difference"))
-        return reading
+        return descending(reading)
 
     def _read(self, seen: Observation, record: CaptureRecord, kind: Kind) -> Update:
         return update_of(

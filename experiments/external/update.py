@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attacks.observed import output_rows
 from attacks.observed.input_range import find_range
 from attacks.scheduling.readings import OpenReply
 from experiments.external.facts import facts_of
@@ -136,7 +137,7 @@ class Update:
             base=base if base is not None or not isinstance(model, nn.Module) else model,
             knowledge=facts,
         )
-        update = _descending(update)
+        update = descending(update)
         found = None if input_range else find_range(update.observation, made)
         if found is None:
             return update
@@ -249,11 +250,14 @@ def _one_kind(
     )
 
 
-def _descending(update: Update) -> Update:
+def descending(update: Update) -> Update:
     """Gradients with the sign of a loss's, where they show that theirs is the opposite."""
     seen = update.observation
+    if seen.kind != "gradient":
+        return update
     arrays = {name: value.float().numpy() for name, value in seen.received.items()}
-    if seen.kind != "gradient" or not ascends(arrays, seen.knowledge.num_examples):
+    by_bias = ascends(arrays, seen.knowledge.num_examples)
+    if not by_bias and not output_rows.ascends(seen, update.task):
         return update
     turned = replace(seen, received={name: -value for name, value in seen.received.items()})
     match = f"{update.match}; they rise where a loss's fall, and were turned round"

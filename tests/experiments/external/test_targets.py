@@ -291,6 +291,56 @@ def test_gradients_of_the_opposite_sign_are_turned_round(classes: int, count: in
     assert solved(victim).labels == (2,)
 
 
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("factor", [1.0, -1.0, 2.0, -2.0])
+def test_two_classes_hide_the_sign_of_a_scaled_gradient(
+    factor: float, outputs: int, label: int
+) -> None:
+    loss = bce if outputs == 1 else cross_entropy
+
+    def scaled(model: Any, batch: Any) -> Tensor:
+        return factor * loss(model, batch)
+
+    victim = victim_of(network(outputs), loss, [label], client=scaled)
+    guess = fedsim.attack(victim, "closed_form", quiet=True)
+    assert guess.images is not None
+    torch.testing.assert_close(guess.images, IMAGE, atol=1e-4, rtol=0)
+    if abs(factor) == 1:
+        assert (guess.labels, guess.confidence) == ((label,), ("certified",))
+        assert ("gradient times -1" in guess.note) == (factor < 0)
+    else:
+        assert guess.confidence == ("guess",)
+        assert "the other class with the opposite sign" in guess.note
+
+
+def test_two_equally_likely_classes_hide_the_sign() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    guess = fedsim.attack(victim_of(net, cross_entropy, [1]), "closed_form", quiet=True)
+    assert guess.confidence == ("guess",)
+
+
+@pytest.mark.parametrize("factor", [-1.0, 2.0])
+def test_a_batch_of_two_classes_tells_its_sign(factor: float) -> None:
+    """A loss weighs the examples alike, and with the other classes their weights would differ."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 80), nn.ReLU(), nn.Linear(80, 2))
+    images = torch.cat([IMAGE, IMAGE.flip(2)])
+
+    def scaled(model: Any, batch: Any) -> Tensor:
+        return factor * cross_entropy(model, batch)
+
+    victim = victim_of(net, cross_entropy, [0, 1], images, scaled)
+    guess = fedsim.attack(victim, "spear", quiet=True)
+    assert guess.certified == (True, True)
+    assert guess.images is not None
+    first = int((guess.images - IMAGE).square().flatten(1).sum(1).argmin())
+    assert guess.labels == ((0, 1) if first == 0 else (1, 0))
+
+
 @pytest.mark.parametrize("attack", ["ratio", "spear"])
 def test_mixtures_of_examples_with_one_output_are_no_images(attack: str) -> None:
     """All units that the same examples activate have one ratio, and as many zeros."""

@@ -13,6 +13,7 @@ from benchmarks.family_cases import SHAPES
 from experiments.external.update import Update
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.models import TEXT_MODELS, transformer
+from tests.experiments.external.conftest import SENTENCE, Held
 
 TEXTS = ("We counted fourteen nests.", "The cellist broke a string and laughed.")
 TOKENIZER = transformer.tokenizer(str(TEXT_MODELS["tiny-bert"]))
@@ -146,3 +147,14 @@ def test_unknown_tensors_are_compared_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"The nearest are classifier\.weight") as error:
         Update.of(model, gradients=named, tokenizer=TOKENIZER)
     assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("factor", [1.0, -1.0, -5.0])
+def test_a_language_models_gradient_tells_its_sign(held: Held, factor: float) -> None:
+    gradients = [factor * gradient for gradient in held.gradients]
+    victim = fedsim.Update.of(
+        held.model, gradients=gradients, tokenizer=held.tokenizer, num_examples=1
+    )
+    assert ("turned round" in victim.match) == (factor < 0)
+    guess = fedsim.attack(victim, "span", quiet=True)
+    assert (guess.texts, guess.certified) == ((SENTENCE,), (True,))
