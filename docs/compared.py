@@ -14,7 +14,7 @@ _SHORT = 60
 """A longer command stands below the result's own table alone."""
 
 
-class Cell(Strict):
+class PaperCell(Strict):
     """One cell of a paper, or several of one line.
 
     Attributes:
@@ -32,10 +32,10 @@ class Cell(Strict):
     differs: str
 
 
-class Comparison(Strict):
+class PaperTables(Strict):
     """What one paper reports, and what was measured here."""
 
-    rows: tuple[Cell, ...]
+    rows: tuple[PaperCell, ...]
 
 
 def compared(name: str) -> list[list[str]]:
@@ -68,12 +68,12 @@ def hours(name: str) -> str:
     return f"CPU hours of these files: {'; '.join(parts)}."
 
 
-def _cells(name: str) -> tuple[Cell, ...]:
+def _cells(name: str) -> tuple[PaperCell, ...]:
     text = (PAPERS / f"{name}.json").read_text(encoding="utf-8")
-    return Comparison.model_validate(json.loads(text)).rows
+    return PaperTables.model_validate(json.loads(text)).rows
 
 
-def _line(cell: Cell) -> list[str]:
+def _line(cell: PaperCell) -> list[str]:
     cells = [(found_row(reference), digits(reference)) for reference in cell.references]
     sizes = dict.fromkeys(str(row.n) for row, _ in cells if row.n)
     values = [_without_interval(row).text(places) for row, places in cells]

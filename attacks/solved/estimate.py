@@ -90,17 +90,19 @@ def estimate(
         for target in targets
         for scale in _scales(estimator, target)
     ]
-    found = min(tried, key=lambda one: one.objective)
-    possible = found.objective + CUTS.fitted_scale
-    doubt = max(one.error for one in tried if one.objective <= possible)
-    while size_of(found) < prior.variances.numel():
-        left = float(prior.variances.flatten()[prior.strongest(10**9)[size_of(found) :]].sum())
-        missing = left / prior.variances.numel()
-        if missing < CUTS.left_out * found.error or job.expired:
+    likeliest = min(tried, key=lambda posterior: posterior.objective)
+    possible = likeliest.objective + CUTS.fitted_scale
+    doubt = max(posterior.error for posterior in tried if posterior.objective <= possible)
+    while size_of(likeliest) < prior.variances.numel():
+        unsearched = float(
+            prior.variances.flatten()[prior.strongest(10**9)[size_of(likeliest) :]].sum()
+        )
+        missing = unsearched / prior.variances.numel()
+        if missing < CUTS.left_out * likeliest.error or job.expired:
             break
-        size = CUTS.posterior_fine * size_of(found)
-        found = estimator.search(found.target, found.scale, size, found, rng)
-    return ImageEstimate(found, prior, estimator, received, doubt)
+        size = CUTS.posterior_fine * size_of(likeliest)
+        likeliest = estimator.search(likeliest.target, likeliest.scale, size, likeliest, rng)
+    return ImageEstimate(likeliest, prior, estimator, received, doubt)
 
 
 def size_of(posterior: Posterior) -> int:
@@ -138,7 +140,7 @@ def _targets(
         deviation = slopes.std()
     order = slopes.argsort()
     close = slopes[order[1]] - slopes[order[0]] < CUTS.label_sigmas * deviation
-    return [one[None] for one in order[: 1 + int(close)].cpu()]
+    return [label[None] for label in order[: 1 + int(close)].cpu()]
 
 
 def _scales(estimator: Estimator, target: Tensor) -> list[float]:

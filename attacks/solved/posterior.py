@@ -90,21 +90,21 @@ class Estimator:
         numbers = self.prior.strongest(size)
         basis = self.prior.basis(numbers)
         # The last unknown is the logarithm of the scale.
-        found = self.prior.mean.new_zeros(len(numbers) + 1)
-        found[-1] = math.log(scale)
+        unknowns = self.prior.mean.new_zeros(len(numbers) + 1)
+        unknowns[-1] = math.log(scale)
         if start is not None:
-            found[: len(start.coefficients)] = start.coefficients
-            found[-1] = math.log(start.scale)
-        side = float(found[-1].sign())
+            unknowns[: len(start.coefficients)] = start.coefficients
+            unknowns[-1] = math.log(start.scale)
+        side = float(unknowns[-1].sign())
         free = bool(side)
-        model = self._likelihood(found, basis, target, numbers, rng)
-        value, damping, steps = self._objective(model, found, basis, target), 0.0, 0
+        model = self._likelihood(unknowns, basis, target, numbers, rng)
+        value, damping, steps = self._objective(model, unknowns, basis, target), 0.0, 0
         while steps < CUTS.posterior_steps:
             steps += 1
-            slopes, curvature = self._system(model, found, basis, target, free)
-            new, tried = value, found
+            slopes, curvature = self._system(model, unknowns, basis, target, free)
+            new, tried = value, unknowns
             for _ in range(_TRIES):
-                tried = found + _solve(curvature, slopes, damping)
+                tried = unknowns + _solve(curvature, slopes, damping)
                 tried[-1] = (side * tried[-1]).clamp(min=0) * side  # not beyond 1
                 new = self._objective(model, tried, basis, target)
                 if new < value:
@@ -112,18 +112,18 @@ class Estimator:
                 damping = max(10 * damping, _DAMPING * float(curvature.diagonal().mean()))
             if not new < value:
                 break
-            gain, value, found = value - new, new, tried
+            gain, value, unknowns = value - new, new, tried
             damping = 0.1 * damping if damping > 1e-6 else 0.0
             if gain < CUTS.posterior_gain * value + 0.5 or self.job.expired:
                 break
         spread = torch.cholesky_inverse(_factor(curvature, 0.0)).diagonal()[:-1]
         variances = self.prior.variances.flatten()
-        left = float(variances.sum() - variances[numbers].sum())
-        error = (float((spread * variances[numbers]).sum()) + left) / variances.numel()
-        image, factor = self._image(found, basis), float(found[-1].exp())
+        unsearched = float(variances.sum() - variances[numbers].sum())
+        error = (float((spread * variances[numbers]).sum()) + unsearched) / variances.numel()
+        image, factor = self._image(unknowns, basis), float(unknowns[-1].exp())
         misfit = max(1.0, model.misfit(factor * self.gradient(image, target)))
         steps += 0 if start is None else start.steps
-        return Posterior(image, target, value, error * misfit, found[:-1], factor, steps)
+        return Posterior(image, target, value, error * misfit, unknowns[:-1], factor, steps)
 
     def score(self, image: Tensor, target: Tensor, scale: float) -> float:
         """The objective of any image, in all coefficients."""
@@ -131,15 +131,15 @@ class Estimator:
         cost = model(scale * self.gradient(image, target))[0].sum()
         return float(cost + self.prior.coefficients(image[None]).square().sum())
 
-    def _image(self, found: Tensor, basis: Tensor) -> Tensor:
-        return self.prior.mean + torch.einsum("k,kchw->chw", found[: len(basis)], basis)
+    def _image(self, unknowns: Tensor, basis: Tensor) -> Tensor:
+        return self.prior.mean + torch.einsum("k,kchw->chw", unknowns[: len(basis)], basis)
 
     def _flat(self, model: Replay, target: Tensor) -> Callable[[Tensor], Tensor]:
         labels = target.to(self.prior.mean.device)
 
         def gradient(image: Tensor) -> Tensor:
-            found = model.pure_gradient(Batch(image[None], labels))
-            return torch.cat([value.flatten() for value in found.values()])
+            gradients = model.pure_gradient(Batch(image[None], labels))
+            return torch.cat([value.flatten() for value in gradients.values()])
 
         return gradient
 
@@ -148,17 +148,17 @@ class Estimator:
         gradient, at = self._flat(self.quick, target), image.float()
 
         def along(direction: Tensor) -> Tensor:
-            found: Tensor = jvp(gradient, (at,), (direction,))[1]
-            return found
+            slope: Tensor = jvp(gradient, (at,), (direction,))[1]
+            return slope
 
         with torch.no_grad():
-            found: Tensor = vmap(along, chunk_size=_AT_ONCE)(directions.float())
-        return found.T
+            slopes: Tensor = vmap(along, chunk_size=_AT_ONCE)(directions.float())
+        return slopes.T
 
     def _likelihood(
-        self, found: Tensor, basis: Tensor, target: Tensor, numbers: Tensor, rng: torch.Generator
+        self, unknowns: Tensor, basis: Tensor, target: Tensor, numbers: Tensor, rng: torch.Generator
     ) -> Likelihood:
-        image, scale = self._image(found, basis), float(found[-1].exp())
+        image, scale = self._image(unknowns, basis), float(unknowns[-1].exp())
         left_out = torch.zeros_like(self.update.variance)
         if len(numbers) < self.prior.variances.numel():
             drawn = self.prior.draw(_DRAWS, numbers, rng)
@@ -171,27 +171,29 @@ class Estimator:
             model = replace(model, guarded=float(large) < CUTS.pruned_large)
         return model
 
-    def _objective(self, model: Likelihood, found: Tensor, basis: Tensor, target: Tensor) -> float:
-        gradient = found[-1].exp() * self.gradient(self._image(found, basis), target)
-        cost = model(gradient)[0].sum() + found[:-1].square().sum()
-        fitted = CUTS.fitted_scale if bool(found[-1]) else 0.0
-        return float(cost + _SCALE * found[-1].square()) + fitted
+    def _objective(
+        self, model: Likelihood, unknowns: Tensor, basis: Tensor, target: Tensor
+    ) -> float:
+        gradient = unknowns[-1].exp() * self.gradient(self._image(unknowns, basis), target)
+        cost = model(gradient)[0].sum() + unknowns[:-1].square().sum()
+        fitted = CUTS.fitted_scale if bool(unknowns[-1]) else 0.0
+        return float(cost + _SCALE * unknowns[-1].square()) + fitted
 
     def _system(
-        self, model: Likelihood, found: Tensor, basis: Tensor, target: Tensor, free: bool
+        self, model: Likelihood, unknowns: Tensor, basis: Tensor, target: Tensor, free: bool
     ) -> tuple[Tensor, Tensor]:
         """Descent direction and curvature of half the objective, the prior's part included."""
-        image, scale = self._image(found, basis), float(found[-1].exp())
+        image, scale = self._image(unknowns, basis), float(unknowns[-1].exp())
         gradient = scale * self.gradient(image, target)
         slopes = scale * self._derivatives(image, target, basis)
         slopes = torch.cat([slopes, float(free) * gradient[:, None].float()], 1)
         _, slope, curvature = model(gradient)
         weighted = slopes * curvature.sqrt().float()[:, None]
         system = (weighted.T @ weighted).double()
-        prior = torch.ones_like(found)
+        prior = torch.ones_like(unknowns)
         prior[-1] = _SCALE
         system.diagonal().add_(prior)
-        return slopes.T.double() @ slope - prior * found, system
+        return slopes.T.double() @ slope - prior * unknowns, system
 
 
 def _factor(system: Tensor, damping: float) -> Tensor:
@@ -204,10 +206,10 @@ def _factor(system: Tensor, damping: float) -> Tensor:
         damping = max(10 * damping, 1e-9 * float(system.diagonal().mean()))
         damped.diagonal().add_(damping)
         factor, failed = torch.linalg.cholesky_ex(damped)
-    found: Tensor = factor
-    return found
+    lower: Tensor = factor
+    return lower
 
 
 def _solve(system: Tensor, slopes: Tensor, damping: float) -> Tensor:
-    found: Tensor = torch.cholesky_solve(slopes[:, None], _factor(system, damping))[:, 0]
-    return found
+    step: Tensor = torch.cholesky_solve(slopes[:, None], _factor(system, damping))[:, 0]
+    return step

@@ -86,10 +86,10 @@ class Ratio(Attack):
         rows = unit_rows(observation, layer, job.device)
         images, units = candidates(rows, layer)
         several = units.sum(1) > 1
-        made = slopes(network, task, layer, images.reshape(-1, *task.spec.input_shape))
+        predicted = slopes(network, task, layer, images.reshape(-1, *task.spec.input_shape))
         count = observation.knowledge.num_examples
         share = _share(observation)
-        labels, proofs, fitted = _explain(rows, units, made, share)
+        labels, proofs, fitted = _explain(rows, units, predicted, share)
         factor = 1.0
         if (
             count
@@ -100,7 +100,7 @@ class Ratio(Attack):
         ):
             factor = _common(fitted[several & (fitted > 0)] * count, count)
             if factor > 0:
-                labels, proofs, _ = _explain(rows, units, made, factor / count)
+                labels, proofs, _ = _explain(rows, units, predicted, factor / count)
                 factor = factor / (share * count) if share is not None else 1.0
         mixed = has_parallel_slopes(network, task, layer)  # so that mixtures agree as well
         levels = [
@@ -135,7 +135,7 @@ class Ratio(Attack):
 
 
 def _explain(
-    rows: UnitRows, units: Tensor, made: Tensor, share: float | None
+    rows: UnitRows, units: Tensor, predicted: Tensor, share: float | None
 ) -> tuple[Tensor, list[Proof], Tensor]:
     """The class of each candidate, and what it proves of the bias gradient at its units.
 
@@ -144,14 +144,14 @@ def _explain(
     Args:
         rows: as observed.
         units: units of each candidate, bool ``(candidate, unit)``.
-        made: its slopes for each class, ``(candidate, class, unit)``.
+        predicted: its slopes for each class, ``(candidate, class, unit)``.
         share: factor of one example's slope in the update; None if unknown.
     """
     seen = rows.matrix[:, -1] * units
-    made = made * units[:, None]
-    fitted = (made * seen[:, None]).sum(2) / made.square().sum(2).clamp(min=1e-300)
+    predicted = predicted * units[:, None]
+    fitted = (predicted * seen[:, None]).sum(2) / predicted.square().sum(2).clamp(min=1e-300)
     scale = fitted if share is None else torch.full_like(fitted, share)
-    misses = (seen[:, None] - scale[:, :, None] * made).norm(dim=2)
+    misses = (seen[:, None] - scale[:, :, None] * predicted).norm(dim=2)
     misses, labels = misses.where(fitted > 0, torch.inf).min(1)
     fitted = fitted.gather(1, labels[:, None])[:, 0]
     if share is None:
@@ -193,28 +193,28 @@ def candidates(rows: UnitRows, layer: FirstLinear) -> tuple[Tensor, Tensor]:
     # Largest distance between two readings of the same image that rounding can cause.
     reach = (error[:, None] + error) * images.shape[1] ** 0.5
     same = (torch.cdist(images, images) <= reach).fill_diagonal_(True)
-    left = torch.ones_like(good, dtype=torch.bool)
-    found, units = [], []
+    unread = torch.ones_like(good, dtype=torch.bool)
+    readings, units = [], []
     for i in same.sum(1).argsort(descending=True, stable=True).tolist():
-        if left[i]:
-            own = same[i] & left
-            left &= ~own
-            members = torch.nonzero(own)[:, 0]
-            found.append(images[members[error[members].argmin()]])
+        if unread[i]:
+            cluster = same[i] & unread
+            unread &= ~cluster
+            members = torch.nonzero(cluster)[:, 0]
+            readings.append(images[members[error[members].argmin()]])
             units.append(torch.zeros_like(inside).index_fill(0, good[members], True))
-    if not found:
+    if not readings:
         return images, inside.new_zeros(0, len(inside))
-    return torch.stack(found), torch.stack(units)
+    return torch.stack(readings), torch.stack(units)
 
 
 def _different(images: Tensor, order: list[int]) -> list[int]:
     """``order`` without images close to an earlier one, which are mixtures with a faint second."""
-    kept: list[int] = []
+    distinct: list[int] = []
     for i in order:
-        distance = (images[kept] - images[i]).square().mean(1).sqrt()
+        distance = (images[distinct] - images[i]).square().mean(1).sqrt()
         if not bool((distance < CUTS.ratio_same_image).any()):
-            kept.append(i)
-    return kept
+            distinct.append(i)
+    return distinct
 
 
 def _single_step(observation: Observation) -> bool:

@@ -65,12 +65,12 @@ class ReluDictionary:
 
         Ends when every example is found, when the time is up, or when starts fail in succession.
         """
-        found: list[np.ndarray] = []
+        rays: list[np.ndarray] = []
         failed, rank = 0, len(self._bias)
-        while len(found) < rank and failed < CUTS.dictionary_patience and not job.expired:
+        while len(rays) < rank and failed < CUTS.dictionary_patience and not job.expired:
             draw = torch.randn(rank, generator=rng, dtype=torch.float64).numpy()
-            if found:
-                basis, _ = np.linalg.qr(np.array(found).T)
+            if rays:
+                basis, _ = np.linalg.qr(np.array(rays).T)
                 draw = draw - basis @ (basis.T @ draw)
             ray, share = self._descend(draw / np.linalg.norm(draw), rng, job)
             limit = min(_FIRST_SHARE * _EASE**failed, CUTS.unexplained_activations)
@@ -78,7 +78,7 @@ class ReluDictionary:
                 failed += 1
                 continue
             failed = 0
-            found.append(ray)
+            rays.append(ray)
             yield torch.from_numpy(self._inputs @ ray <= 0).to(self._live.device)[self._live]
 
     def _descend(

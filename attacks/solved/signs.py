@@ -59,17 +59,17 @@ class Signs:
         if count < rank:
             _, _, basis = torch.linalg.svd(columns, full_matrices=True)
             columns = torch.cat([columns, basis[count:]])
-        found = float(self.agreement(columns).mean())
+        highest = float(self.agreement(columns).mean())
         for _ in range(_EXCHANGES if len(others) else 0):
             swapped = columns.expand(len(others), rank, rank, rank).clone()
             places = torch.arange(rank)
             swapped[:, places, places] = others[:, None]
             scores = self.agreement(swapped).mean(-1).flatten()
-            if not float(scores.max()) > found:
+            if not float(scores.max()) > highest:
                 break
-            found = float(scores.max())
+            highest = float(scores.max())
             columns = swapped.flatten(0, 1)[int(scores.argmax())]
-        return columns, found
+        return columns, highest
 
     def settle(self, pool: Pool, silent: Tensor) -> tuple[Tensor, float]:
         """The best columns on the way from silent units to images and back to silent units.
@@ -78,13 +78,13 @@ class Signs:
             pool: whose factors the columns are fitted to.
             silent: of all images, bool ``(rank, unit)``.
         """
-        best, found = pool.refine(silent)[0], 0.0
+        best, highest = pool.refine(silent)[0], 0.0
         for _ in range(_ROUNDS):
             columns, _ = pool.refine(silent)
             agreement = float(self.agreement(columns).mean())
             before, silent = silent, ~self.active(columns)
-            if agreement > found and int(torch.linalg.matrix_rank(columns)) == len(columns):
-                best, found = columns, agreement
+            if agreement > highest and int(torch.linalg.matrix_rank(columns)) == len(columns):
+                best, highest = columns, agreement
             if torch.equal(before, silent) or not bool(silent.any(dim=1).all()):
                 break
-        return best, found
+        return best, highest

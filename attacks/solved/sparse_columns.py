@@ -168,18 +168,21 @@ class Pool:
         systems = self._rows[self._quiet[places]]
         goal = systems.new_zeros(count, rank, 1)
         goal[:, -1] = 1  # the last row only sets the length
-        found, info = torch.linalg.solve_ex(systems, goal)
+        solutions, info = torch.linalg.solve_ex(systems, goal)
         # The longer the solution, the less exact its direction. Where two examples are inactive
         # together the system is singular and has no unique direction.
-        error = self._error * found.norm(dim=1)
+        error = self._error * solutions.norm(dim=1)
         good = (info == 0) & (error[:, 0] < CUTS.direction_error)
-        found, error = torch.nn.functional.normalize(found[good][:, :, 0], dim=1), error[good]
-        silent = (found @ self._rows.T).abs() < error
+        solutions, error = (
+            torch.nn.functional.normalize(solutions[good][:, :, 0], dim=1),
+            error[good],
+        )
+        silent = (solutions @ self._rows.T).abs() < error
         counts = silent.sum(1)
         chance = units * rank**0.5 * error[:, 0]  # silent by chance, for a random direction
         enough = torch.nonzero(counts >= rank - 1 + max(3, units // 50) + 2 * chance)[:, 0]
-        kept, _ = sparsest(found[enough], counts[enough], CUTS.same_sampled, self._size)
-        return self.offer(silent[enough[kept]])
+        sparse, _ = sparsest(solutions[enough], counts[enough], CUTS.same_sampled, self._size)
+        return self.offer(silent[enough[sparse]])
 
     def offer(self, silent: Tensor) -> bool:
         """Add the directions that are silent at these units, ``(direction, unit)``, if they fit."""
@@ -193,9 +196,9 @@ class Pool:
         good = alone & (counts >= self._factors.rank)
         merged = torch.cat([self.directions, refined[good]])
         counts = torch.cat([self.silent, counts[good]])
-        kept, self.independent = sparsest(merged, counts, CUTS.same_refined, self._size)
-        changed = max(kept, default=0) >= len(self.directions)
-        self.directions, self.silent = merged[kept], counts[kept]
+        sparse, self.independent = sparsest(merged, counts, CUTS.same_refined, self._size)
+        changed = max(sparse, default=0) >= len(self.directions)
+        self.directions, self.silent = merged[sparse], counts[sparse]
         return changed
 
     def refine(self, silent: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,7 +209,7 @@ class Pool:
         """
         factors = self._factors
         weighted = (factors.left * factors.values / factors.error[:, None]).cpu()  # errors are 1
-        found, alone, values = [], [], factors.values.cpu()
+        fitted, alone, values = [], [], factors.values.cpu()
         for mask in silent.cpu():
             rows = weighted[mask]
             for _ in range(_TRIMS):
@@ -216,9 +219,9 @@ class Pool:
                 if bool(good.all()) or int(good.sum()) < factors.rank:
                     break
                 rows = rows[good]
-            found.append(basis[-1] * values)
+            fitted.append(basis[-1] * values)
             alone.append(len(rows) >= factors.rank and float(lengths[-2]) > len(rows) ** 0.5)
-        directions = torch.nn.functional.normalize(torch.stack(found), dim=1)
+        directions = torch.nn.functional.normalize(torch.stack(fitted), dim=1)
         return directions.to(silent.device), torch.tensor(alone, device=silent.device)
 
 
@@ -241,13 +244,13 @@ def sparsest(directions: Tensor, silent: Tensor, same: float, most: int) -> tupl
             basis = torch.cat([basis, torch.nn.functional.normalize(rest, dim=0)[None]])
         if len(basis) == basis.shape[1]:
             break
-    kept = list(chosen)
+    indices = list(chosen)
     for i in order:
-        if len(kept) >= most:
+        if len(indices) >= most:
             break
-        if not bool(((directions[kept] @ directions[i]).abs() > same).any()):
-            kept.append(i)
-    return kept, len(chosen)
+        if not bool(((directions[indices] @ directions[i]).abs() > same).any()):
+            indices.append(i)
+    return indices, len(chosen)
 
 
 def _cause(update: Tensor) -> str:

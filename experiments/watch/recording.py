@@ -34,7 +34,7 @@ _PAIRS = 8
 
 
 @dataclass
-class Frames:
+class Recording:
     """What a running job reports, thinned evenly."""
 
     shown: list[Forming] = field(default_factory=list)
@@ -72,7 +72,7 @@ def played(opened: Run, part: str) -> str:
 
 
 def _page(cell: Cell, spec: JobSpec) -> str:
-    frames, victims, key = Frames(), Victims(cell), spec.keys[0]
+    frames, victims, key = Recording(), Victims(cell), spec.keys[0]
     with TemporaryDirectory() as place:
         apart = replace(spec, guesses=Path(place) / spec.cell / "guesses")
         record = run(apart, frames.note)[0]

@@ -11,13 +11,13 @@ import torch
 
 from attacks.scheduling.jobs import Progress
 from experiments.pipeline import execute
-from experiments.watch.recording import Frames
+from experiments.watch.recording import Recording
 from tests.apps.cases import IMAGES, Make, files_of
 from tests.experiments.conftest import Said
 
 
 def test_frames_are_thinned_evenly() -> None:
-    frames, image = Frames(), torch.zeros(1, 2, 2, dtype=torch.uint8)
+    frames, image = Recording(), torch.zeros(1, 2, 2, dtype=torch.uint8)
     for step in range(1000):
         frames.note(Progress("reconstruct", step, 1.0, image=image))
         frames.note(Progress("reconstruct", step, 1.0))  # nothing to see
