@@ -6,7 +6,7 @@ import pytest
 
 from docs.measured import Row, read
 
-OWN = ("brackets-lenet", "brackets-text")
+OWN = ("brackets-lenet", "brackets-text", "brackets-resnet")
 SAME = {  # a row of the LeNet matrix -> the same defense in the brackets
     "noise 0.01": "Gaussian noise (std=0.01)",
     "noise 0.1": "Gaussian noise (std=0.1)",
