@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import json
 
-from docs.measured import DASH, PAPERS, Reference, Row, Strict, digits, found_row, number, read
+from docs.measured import (
+    DASH,
+    PAPERS,
+    Reference,
+    Result,
+    Row,
+    Strict,
+    digits,
+    found_row,
+    number,
+    read,
+)
 
 HEADER = [
     *("Table", "Cell", "Paper", "fedsim", "n", "95 % interval", "What differs"),
@@ -58,12 +69,13 @@ def hours(name: str) -> str:
         files.setdefault(cell.table, set()).update(x.result for x in cell.references)
     parts = []
     for table, results in files.items():
-        times = [read(result).cpu_seconds for result in results]
-        timed = [seconds for seconds in times if seconds is not None]
-        missing = len(times) - len(timed)
-        note = f" and {missing} of {len(times)} not recorded" * bool(missing)
-        total = f"{number(sum(timed) / 3600, 2)}{note}" if timed else "not recorded"
-        if times:
+        known = [read(result) for result in results]
+        timed = [x for result in known if (x := _seconds(result)) is not None]
+        missing = len(known) - len(timed)
+        note = f" and {missing} of {len(known)} not recorded" * bool(missing)
+        about = "about " * any(result.cpu_seconds is None for result in known)
+        total = f"{about}{number(sum(timed) / 3600, 2)}{note}" if timed else "not recorded"
+        if known:
             parts.append(f"{table} {total}")
     return f"CPU hours of these files: {'; '.join(parts)}."
 
@@ -99,8 +111,16 @@ def _command(name: str) -> str:
 
 
 def _hours(name: str) -> str:
-    seconds = read(name).cpu_seconds
-    return "not recorded" if seconds is None else number(seconds / 3600, 2)
+    result = read(name)
+    seconds = _seconds(result)
+    if seconds is None:
+        return "not recorded"
+    return f"{'about ' * (result.cpu_seconds is None)}{number(seconds / 3600, 2)}"
+
+
+def _seconds(result: Result) -> float | None:
+    """CPU time as it was recorded, or about what it was."""
+    return result.cpu_seconds_about if result.cpu_seconds is None else result.cpu_seconds
 
 
 def _without_interval(row: Row) -> Row:

@@ -111,6 +111,7 @@ class Result(Strict):
         machine: what it was measured on.
         cpu_seconds: CPU time of the command; None where it was not recorded.
         cpu_seconds_reason: why it is None.
+        cpu_seconds_about: what it was then, read off or estimated, as the reason says.
         notes: what a reader has to know to compare the numbers.
         generator: the command that writes rows and notes from the finished run, where one does, so
             that they need no sources of their own.
@@ -125,6 +126,7 @@ class Result(Strict):
     machine: str
     cpu_seconds: float | None
     cpu_seconds_reason: str = ""
+    cpu_seconds_about: float | None = None
     columns: Columns
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
@@ -134,6 +136,8 @@ class Result(Strict):
     def _accounts_for_time(self) -> Result:
         if (self.cpu_seconds is None) != bool(self.cpu_seconds_reason):
             raise ValueError("give cpu_seconds, or the reason why it is missing")
+        if self.cpu_seconds is not None and self.cpu_seconds_about is not None:
+            raise ValueError("cpu_seconds is recorded: leave cpu_seconds_about out")
         return self
 
 

@@ -27,7 +27,9 @@ Exempt: TypeAlias = dict[str, dict[str, int]]
 """For ``rows`` and for ``notes``, how many lack a source in each file."""
 _DECIMAL = re.compile(r"(?<![\w.,])\d*\.\d+(?!\.?\d|[a-z])")
 _COUNT = re.compile(r"(?<![\w.,])([\d,]+) of ([\d,]+)\b")
-_WHOLE = re.compile(r"(?<![\w.,])([\d,]+) (?:dB|s|CPU seconds|MB)\b")
+_WHOLE = re.compile(r"(?<![\w.,])([\d,]+) (?:(?:dB|s|CPU seconds|MB|times)\b|%)")
+_LEVEL = 95.0
+"""Of all intervals, in percent."""
 _ANY = re.compile(r"(?<![\w.])\d[\d,_]*\.?\d*(?:e-?\d+)?|(?<![\w.])\.\d+")
 
 
@@ -52,10 +54,10 @@ def gap(result: Result) -> SourceGap:
 
 
 def _unsourced(result: Result) -> Iterator[str]:
-    """Decimals, counts and whole numbers with a unit that no row and no experiment holds."""
+    """Decimals, counts, percentages and whole numbers with a unit that no row or experiment holds."""
     printed = [x for row in result.rows for x in (row.mean, row.low, row.high, row.paper_value)]
     values = [x for x in printed if x is not None]
-    constants = {*_constants(result.command), *_papers()}
+    constants = {*_constants(result.command), *_papers(), _LEVEL}
     shares = {
         (round(row.mean * row.n), row.n)
         for row in result.rows

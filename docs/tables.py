@@ -57,11 +57,11 @@ def source(result: Result, name: str) -> str:
     sizes = {_sizes(cells) for cells in _grid(result)[2].values()} - {""}
     n = f"n = {sizes.pop()}; " if len(sizes) == 1 else ""
     seed = "secret seeds" if result.seed is None else f"seed {result.seed}"
-    took = (
-        f"{result.cpu_seconds:,.0f} CPU seconds"
-        if result.cpu_seconds is not None
-        else result.cpu_seconds_reason
-    )
+    took = result.cpu_seconds_reason
+    if result.cpu_seconds is not None:
+        took = f"{result.cpu_seconds:,.0f} CPU seconds"
+    elif result.cpu_seconds_about is not None:
+        took = f"about {result.cpu_seconds_about:,.0f} CPU seconds, {took}"
     lacking = len(gap(result).rows)
     bare = f" {lacking} of its {sum(row.measured for row in result.rows)} values name no source."
     return (

@@ -35,6 +35,7 @@ def test_a_run_gives_every_row_its_source(run: Run, results: Path) -> None:
         ({"notes": ["It has 0.123 of another."]}, "no row prints what the notes say: 0.123"),
         ({"notes": ["23 of 24 are exact."]}, "23 of 24"),
         ({"notes": ["It is 17 dB better."]}, "17"),
+        ({"notes": ["A 95 % interval is 77 % narrower."]}, "say: 77. Add"),
     ],
 )
 def test_a_new_file_with_a_number_from_nowhere_is_refused(
