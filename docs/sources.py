@@ -54,7 +54,7 @@ def gap(result: Result) -> SourceGap:
 
 
 def _unsourced(result: Result) -> Iterator[str]:
-    """Decimals, counts, percentages and whole numbers with a unit that no row or experiment holds."""
+    """Decimals, counts and whole numbers with a unit that no row and no experiment holds."""
     printed = [x for row in result.rows for x in (row.mean, row.low, row.high, row.paper_value)]
     values = [x for x in printed if x is not None]
     constants = {*_constants(result.command), *_papers(), _LEVEL}
