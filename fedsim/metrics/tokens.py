@@ -75,6 +75,7 @@ class BatchTokenPrecision(TextMetric):
     """
 
     name: ClassVar[str] = "batch_token_precision"
+    of_batch: ClassVar[bool] = True
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1]."""
@@ -89,6 +90,7 @@ class BatchTokenRecall(TextMetric):
     """
 
     name: ClassVar[str] = "batch_token_recall"
+    of_batch: ClassVar[bool] = True
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1]."""

@@ -90,3 +90,14 @@ def test_the_fast_overlaps_are_those_of_the_library() -> None:
         scores = RougeL().score(Examples(row, (guess,) * len(truths)), Examples(row, truths))
         assert torch.allclose(found[i], scores)
     assert overlaps((), truths).shape == (0, 10)
+
+
+def test_what_has_one_value_for_a_batch_says_so() -> None:
+    names = {name for name, metric in METRICS.items() if metric.of_batch}
+    assert names == {
+        *("sentence_recall", "sentence_precision", "batch_token_recall", "batch_token_precision"),
+        *("rouge1_best", "rouge2_best", "rougeL_best", "nerr_best", "nerr_rules_best"),
+    }
+    for name in names - {"nerr_best"}:
+        assert len(set(score(name, "in Rome it rained", TRUTH[0], "a dog"))) == 1, name
+    assert len(set(score("rougeL", "in Rome it rained", TRUTH[0], "a dog"))) == 3
