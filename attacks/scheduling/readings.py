@@ -71,7 +71,8 @@ def best_reading(
     check_suits(chosen, reply.seen, task)
     end = job.deadline
     best: Reconstruction | None = None
-    late, refused = False, CannotAttack("it has no reading of the reply", "Choose another attack.")
+    late = exhausted = False  # in any reading, as more might have made it the best
+    refused = CannotAttack("it has no reading of the reply", "Choose another attack.")
     sign: int | None = 1
     for number, (reading, assumed, turned) in enumerate(_readings(chosen, reply)):
         if turned and reply.mirrored is None and not (sign == -1 or _half_explained(best)):
@@ -83,8 +84,10 @@ def best_reading(
             guess = _run(chosen, label, reading, task, job, seed)
             _check_count(guess, reading, task)
         except CannotAttack as error:
+            late, exhausted = late or job.late, exhausted or error.ended == "exhausted"
             refused = error if number == 0 else refused
             continue
+        late, exhausted = late or job.late, exhausted or guess.exhausted
         if sign != -1 or not turned or reply.mirrored is not None:
             sign = _sign(reply, reading, task, guess)
         if sign in (0, 1 if turned else -1):
@@ -92,14 +95,18 @@ def best_reading(
             guess = replace(guess, confidence=levels, note=UNSETTLED)
         if best is None or _fit(guess) > _fit(best):
             note = "; ".join(filter(None, (guess.note.rstrip("."), assumed)))
-            best, late = replace(guess, note=note), job.late
+            best = replace(guess, note=note)
         settled = guess.confidence is None or _fit(guess)[0] == 1.0 or sign == 0
         if settled or time.monotonic() >= end:
             break
-    if best is None:
-        raise refused
     job.late = late
-    return best
+    if best is None:
+        refused.ended = "exhausted" if exhausted else ""
+        raise refused
+    if _fit(best)[0] == 1.0:
+        job.late = best.expired
+        return best
+    return replace(best, exhausted=exhausted)
 
 
 def first_refusal(chosen: Attack, label: str, reply: OpenReply, task: Task, job: Job) -> str:
@@ -212,8 +219,8 @@ def _run(
         try:
             (guess,) = chosen.reconstruct([seen], task, [rng], job)
         except CannotAttack as error:
-            advice = _SET.sub("Choose", _GRANT.sub(_PASS, error.advice))
-            raise CannotAttack(error.reason, advice) from None
+            error.advice = _SET.sub("Choose", _GRANT.sub(_PASS, error.advice))
+            raise
     return guess
 
 

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
+from attacks.observed.declared import declared, granted_noise
 from attacks.observed.labels import find_head, infer_label
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.proofs.certificate import MatchedBatch, Prover
@@ -62,10 +63,13 @@ class EmbeddingRows(Attack):
         threshold: least value of ``(e - d) / sqrt(2 d)`` for a row that counts under noise, with
             width ``d`` and energy ``e`` in units of the noise variance (estimated on the median
             row). At 4 about 3 of BERT's 30522 rows count by chance, at 5 about 0.1.
+        adaptive: take the noise of a gradient from the granted defense, which tells it where most
+            rows are of the batch; estimated where the defense adds none.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     threshold: Annotated[float, Field(gt=0)] = 5.0
+    adaptive: bool = False
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Tokens compared with the width: the order needs one dimension for each token."""
@@ -91,7 +95,7 @@ class EmbeddingRows(Attack):
         network, spec = task.model(observation.sent, device=job.device), task.spec
         count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
         words, positions = tables(observation, network, job.device)
-        noise = noise_variance(words)
+        noise = self._declared(observation) or noise_variance(words)
         tokens = standing_out(words, noise, self.threshold)
         most = len(words) if count is None else count * spec.input_shape[0]
         if not 0 < len(tokens) <= most:
@@ -137,6 +141,14 @@ class EmbeddingRows(Attack):
             objective=miss if miss < float("inf") else None,
             confidence=(confidence,) * len(ids),
         )
+
+    def _declared(self, observation: Observation) -> float:
+        """Variance of the granted defense's noise; 0 where it is not asked for or not known."""
+        if not self.adaptive:
+            return 0.0
+        declared(observation)  # refuses where the defense is not granted
+        std = granted_noise(observation) if observation.kind == "gradient" else None
+        return (std or 0.0) ** 2
 
 
 def _match(

@@ -45,7 +45,10 @@ def over_rounds(
         both = [
             explained(seen, task, reconstruction.guess, job) for reconstruction in (before, new)
         ]
-        return before if both[0] >= both[1] else new
+        if both[0] < both[1]:
+            return new
+        # A search that was cut short might have explained more.
+        return replace(before, expired=new.expired, exhausted=new.exhausted)
 
     return round_by_round(observations, guess, job)
 

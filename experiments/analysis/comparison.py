@@ -23,12 +23,14 @@ class BaselineComparison:
         against: metric -> baseline -> mean of the attack less the baseline on the same victims.
         smallest: smallest effect that counts.
         clients: fewest clients with which a mean decides.
+        whole: whether ``prior_only`` guessed at every victim of the attack.
     """
 
     attacker: AttackKey
     against: Mapping[str, Mapping[str, Difference]]
     smallest: float
     clients: int
+    whole: bool = True
 
     @property
     def leaks(self) -> bool:
@@ -46,9 +48,10 @@ class BaselineComparison:
         """Whether the lead over some baseline is surely below the smallest effect, on one metric.
 
         On none may the attack be surely above all of them; nor, where one metric counts alone,
-        above any: the update then told something that a better attack might use.
+        above any: the update then told something that a better attack might use. Victims without a
+        blind guess are compared with none.
         """
-        if any(PRIOR_ONLY not in known for known in self.against.values()):
+        if not self.whole or any(PRIOR_ONLY not in known for known in self.against.values()):
             return False
         small = any(any(map(self._below, known.values())) for known in self.against.values())
         some = all if len(self.against) > 1 else any
@@ -75,6 +78,8 @@ class BaselineComparison:
 
     def _reason(self, metric: str, known: Mapping[str, Difference]) -> Reason:
         lacking = [kind for kind in NULLS if kind not in known]
+        if not self.whole:
+            return Reason(kind="no_null", baseline=PRIOR_ONLY)
         if PRIOR_ONLY in lacking or (lacking and all(map(self._above, known.values()))):
             return Reason(kind="no_null", baseline="" if len(lacking) > 1 else lacking[0])
         open_ = {kind: lead for kind, lead in known.items() if not self._above(lead)}
@@ -96,7 +101,7 @@ class BaselineComparison:
     def _needed(self, lead: Difference, high: float) -> float:
         """Clients that would part the interval from the smallest effect, its width as observed."""
         apart = abs(lead.mean - self.smallest)
-        half = high - lead.mean
+        half = high - lead.mean if lead.mean < self.smallest else lead.mean - _low(lead)
         needed = lead.clusters * (half / apart) ** 2 if apart else math.inf
         return float(min(math.ceil(needed), MOST_CLIENTS)) if needed < MOST_CLIENTS else math.inf
 

@@ -35,6 +35,7 @@ Kind: TypeAlias = Literal[
     "beats_one",
     "recovered",
     "exact",
+    "round",
     "failed",
     "unfinished",
     "exhausted",

@@ -32,6 +32,7 @@ class Hits:
         blind: victims on which a null baseline of the attack passed.
         certified: victims whose guess the attack certified.
         guessable: whether a null baseline comes close to exactness on some victim.
+        compared: whether a null baseline was run.
     """
 
     attacker: AttackKey
@@ -39,6 +40,7 @@ class Hits:
     blind: frozenset[VictimKey]
     certified: frozenset[VictimKey]
     guessable: bool = False
+    compared: bool = True
 
     @property
     def gained(self) -> frozenset[VictimKey]:
@@ -51,7 +53,7 @@ class Hits:
 
         more = len(owners(self.gained) - owners(self.blind - self.hit))
         less = len(owners(self.blind - self.hit) - owners(self.gained))
-        if not more:
+        if not more or not self.compared:
             return False
         p = binomtest(more, more + less, alternative="greater").pvalue
         return float(p) <= 0.025 / comparisons
@@ -89,9 +91,10 @@ def verbatim(hits: Hits, comparisons: int) -> frozenset[VictimKey]:
     """Victims of ``exact_hits`` that count as verbatim leaks.
 
     A certificate that is true is a proof. Without one, an exact example counts if no null baseline
-    comes close to any, or if the attack has more of them than chance explains.
+    comes close to any, or if the attack has more of them than chance explains; where none was run,
+    nothing tells chance.
     """
-    if not (hits.blind or hits.guessable) or hits.shown(comparisons):
+    if (hits.compared and not (hits.blind or hits.guessable)) or hits.shown(comparisons):
         return hits.gained | (hits.hit & hits.certified)
     return hits.hit & hits.certified
 
@@ -115,6 +118,7 @@ def _hits(known: Sequence[Scored], bar: float, sign: float) -> list[Hits]:
                 *(passed(attempt) for attempt in known if _is_null(attempt, attack))
             ),
             attack.certified,
+            compared=any(_is_null(attempt, attack) for attempt in known),
         )
         for attack in known
         if is_attack(attack)

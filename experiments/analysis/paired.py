@@ -14,7 +14,7 @@ import pandas as pd
 from experiments.analysis.frames import ATTACK, PLACE, victims
 from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.statistics import FEW, Difference, Estimate, mean, paired_difference
-from fedsim.records import PRIOR_ONLY, AttackKey
+from fedsim.records import LOST, PRIOR_ONLY, AttackKey
 
 Values: TypeAlias = Mapping[VictimKey, float]
 
@@ -55,7 +55,9 @@ def scored(scores: pd.DataFrame, metric: str) -> list[Scored]:
         scores: see ``score_frame``; rows of probes are ignored.
         metric: the metric to read.
     """
-    measured = scores[(scores.metric == metric) & (scores.probe == "none")]
+    blind = (scores.attack == PRIOR_ONLY) | (scores.control != "none")
+    lost = blind & scores.status.isin(LOST)  # its blank guess is no null baseline
+    measured = scores[(scores.metric == metric) & (scores.probe == "none") & ~lost]
     attacks = []
     for place, here in measured.groupby(PLACE):
         prior = _values(here[here.attack == PRIOR_ONLY])

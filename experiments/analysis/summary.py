@@ -103,7 +103,7 @@ def summarise(
         places = {
             DefenseInSetting(*place)
             for place, part in scores.groupby(PLACE)
-            if any(bounded(cell, key.modality, rule) for cell in part.cell.unique())
+            if all(bounded(cell, key.modality, rule) for cell in part.cell.unique())
         }
         sections.append(
             _section(key, tuple(mine), scores, measured, directions, rule, members, places)

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean
 
 import pandas as pd
@@ -56,6 +57,11 @@ LABELS = "label_accuracy"
 
 _RULE = VerdictRule()
 
+_MANY_LABELS = 0.5
+"""Share of labels read beyond every baseline that no word of holding stands beside, though the
+clients are too few, or too much alike, to show it. Halved, chance keeps verdicts on five clients
+open; doubled, none is."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Tested:
@@ -65,6 +71,8 @@ class _Tested:
         attacks: on the main metric.
         matches: each of them against its baselines.
         words: the same by the words of the batch.
+        labels: the same by the labels that attacks infer.
+        rounds: rounds in which alone an attack leaks, which their mean may hide.
         exact: victims that came back exactly.
         recovered: victims that passed the threshold, by attack.
         returned: victims whose exact return counts as a leak.
@@ -77,6 +85,8 @@ class _Tested:
     attacks: Sequence[Scored]
     matches: Sequence[BaselineComparison]
     words: Sequence[BaselineComparison]
+    labels: Sequence[BaselineComparison]
+    rounds: Sequence[Reason]
     exact: Sequence[Hits]
     recovered: Sequence[Hits]
     returned: Mapping[AttackKey, frozenset[VictimKey]]
@@ -115,8 +125,7 @@ def judge(
         for m in metrics(modality)
     }
     tested = _tested(place, scores, here, modality, rule, working, bounded=bounded)
-    labels = _matches(here, (LABELS,), rule, rule.rouge)
-    labels = labels if any(match.leaks for match in labels) else []
+    labels = tested.labels if any(match.leaks for match in tested.labels) else ()
     known = {attack.attacker: attack for attack in tested.attacks}
     beating = _beating(tested)
     best = max(
@@ -190,6 +199,8 @@ def _tested(
         attacks=[attack for attack in here[main] if is_attack(attack)],
         matches=matches,
         words=_matches(here, WORDS, rule, rule.rouge) if modality == "text" else [],
+        labels=_matches(here, (LABELS,), rule, rule.rouge),
+        rounds=[*_leaking_rounds(here[main], main, rule, rule.smallest(modality))],
         exact=exact,
         recovered=recovered_hits(here, modality),
         returned={hits.attacker: verbatim(hits, len(matches)) for hits in exact},
@@ -210,8 +221,30 @@ def _matches(
         by_metric = {m: attack for m in by for attack in attacks[m] if attack.attacker == name}
         if len(by_metric) == len(by):
             against = {m: _against(attack, here[m], len(names)) for m, attack in by_metric.items()}
-            compared.append(BaselineComparison(name, against, smallest, rule.clients))
+            blind = [_nulls(attack, here[m]).get(PRIOR_ONLY) for m, attack in by_metric.items()]
+            whole = all(
+                null is None or attack.values.keys() <= null.values.keys()
+                for attack, null in zip(by_metric.values(), blind, strict=True)
+            )
+            compared.append(BaselineComparison(name, against, smallest, rule.clients, whole))
     return compared
+
+
+def _leaking_rounds(
+    here: Sequence[Scored], main: str, rule: VerdictRule, smallest: float
+) -> Iterator[Reason]:
+    """Rounds in which an attack is surely above its baselines, corrected for all of them."""
+    attacks = [attack for attack in here if is_attack(attack)]
+    rounds = sorted({victim.round for attack in attacks for victim in attack.values})
+    for attack, number in product(attacks, rounds if len(rounds) > 1 else ()):
+        values = {victim: x for victim, x in attack.values.items() if victim.round == number}
+        alone = replace(attack, values=values)
+        leads = _against(alone, here, len(attacks) * len(rounds))
+        compared = BaselineComparison(attack.attacker, {main: leads}, smallest, rule.clients)
+        if compared.leaks:
+            least = min(lead.mean for lead in leads.values())
+            numbers = {"round": float(number), "mean": least}
+            yield Reason(kind="round", attack=attack.attacker, numbers=numbers)
 
 
 def _nulls(attack: Scored, here: Iterable[Scored]) -> dict[str, Scored]:
@@ -303,6 +336,10 @@ def _open(tested: _Tested) -> Iterator[Reason]:
     yield from merged(
         matched.reason for matched in (*tested.matches, *tested.words) if not matched.within
     )
+    yield from tested.rounds
+    for match in tested.labels:
+        if not match.leaks and _over_labels(match) > _MANY_LABELS:
+            yield match.reason
     for hits in tested.recovered:
         more, less = len(owners(hits.gained)), len(owners(hits.blind - hits.hit))
         if more > less:

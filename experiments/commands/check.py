@@ -129,6 +129,7 @@ def _judged(run: Path, effects: dict[str, float]) -> Findings:
     from experiments.analysis.summary import summarise
     from experiments.plan.config import VerdictRule
     from experiments.plan.folder import read_rules
+    from experiments.report.brackets import bounded_by, budgets
     from experiments.stages.rows import read_rows
     from fedsim.records import ScoreRow, UtilityRow
 
@@ -140,11 +141,13 @@ def _judged(run: Path, effects: dict[str, float]) -> Findings:
     except ValidationError as error:
         raise ConfigError(explain(error, "--smallest")) from None
     members = run / "membership.parquet"
+    cells = {cell.name: cell.config for cell in Run.open(run).cells}
     return summarise(
         read_rows(run / "scores.parquet", ScoreRow),
         read_rows(run / "utility.parquet", UtilityRow),
-        {cell.name: cell.config for cell in Run.open(run).cells},
+        cells,
         rules=rules,
+        bounded=bounded_by(budgets(run, cells)),
         membership=read_rows(members, ScoreRow) if members.exists() else (),
     )
 

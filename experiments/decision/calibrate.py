@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from attacks.scheduling.ledger import Ledger
-from experiments.bounds.noise import least_noise
+from experiments.bounds.noise import least_noise, over_rounds
 from experiments.console import Console
 from experiments.decision import plan as planned
 from experiments.decision.answer import (
@@ -67,6 +67,7 @@ class Calibration:
     console: Console
     _tried: dict[Place, Tried] = field(default_factory=dict)
     _held: list[Place] = field(default_factory=list)
+    _working: frozenset[str] = frozenset()
 
     def answer(self) -> Answer:
         """Search every family; what an earlier command did is not done again.
@@ -97,6 +98,7 @@ class Calibration:
         )
         self.question = self.question.model_copy(update={"group": sys.maxsize})
         with self._bench() as bench:
+            self._at(bench, NONE)
             tried = {place: self._at(bench, place) for place in places}
             bench.note(self._run(places))
         return [
@@ -125,13 +127,17 @@ class Calibration:
         run = self._run([*self._tried, place])
         cells = self._cells(run, place)
         bench.simulate(cells)
-        trial = CellTrial(cells, bench.team, self.targets)
+        trial = CellTrial(cells, bench.team, self.targets, self._working)
         clients = trial.clients
         if place == NONE:
             self._check(cells[0], len(clients))
         decision = decide(
             trial, self.attacks, self.targets, clients, self.errors, self.question.group
         )
+        if place == NONE:
+            self._working = frozenset(
+                attack for attack in trial.controls if self._leaks_alone(trial, attack)
+            )
         family = self.families[place[0]] if place != NONE else None
         tried = Tried(
             name=family.member(place[1]) if family else NO_DEFENSE,
@@ -152,6 +158,10 @@ class Calibration:
         self._tried[place] = tried
         bench.say(tried)
         return tried
+
+    def _leaks_alone(self, trial: CellTrial, attack: str) -> bool:
+        group, errors = self.question.group, self.errors
+        return decide(trial, [attack], self.targets, trial.clients, errors, group).word == "leaks"
 
     def _family(self, bench: Bench, number: int, weakest: int | None) -> FamilyAnswer:
         family = self.families[number]
@@ -257,9 +267,15 @@ class Calibration:
 
 
 def _nats(cells: Sequence[Cell]) -> float:
-    """The most that a reply tells of an example, by clipping and noise; infinite without them."""
-    budgets = [least_noise(cell.config, owned(cell)) for cell in cells]
-    return max((budget.clipped if budget else math.inf for budget in budgets), default=math.inf)
+    """The most that the captured replies tell of an example by clipping and noise, or infinite."""
+    nats_of = []
+    for cell in cells:
+        rows = owned(cell)
+        budget = least_noise(cell.config, rows)
+        nats = budget.clipped if budget else math.inf
+        rounds = {key.round for key in Victims(cell).keys}
+        nats_of.append(over_rounds(cell.config, rows, nats) if len(rounds) > 1 else nats)
+    return max(nats_of, default=math.inf)
 
 
 def _reached(target: Target, decision: Decision, trial: CellTrial, nats: float) -> ReachedTarget:

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from experiments.analysis.findings import THRESHOLDS
+from experiments.analysis.gaps import oblivious_twin
 from experiments.analysis.hits import CLOSE, EXACT_METRIC
 from experiments.decision.plan import UNDEFENDED
 from experiments.decision.targets import SHARES, Target
@@ -31,12 +32,14 @@ class CellTrial:
     """Attacks at one strength, on the cells of all seeds: a client is the same one in each.
 
     A victim that an attack refused has the score of the blind guess, with which the attacker is
-    left. ``blind`` has that guess's rescaled scores by target and client.
+    left. ``blind`` has that guess's rescaled scores by target and client. ``working`` are the
+    attacks that leak without a defense.
     """
 
     cells: Sequence[Cell]
     team: Attackers
     targets: Sequence[Target]
+    working: Collection[str] = ()
     blind: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     _broken: set[tuple[str, str]] = field(default_factory=set)
     _guessable: bool = False
@@ -82,9 +85,21 @@ class CellTrial:
             return "an example came back exactly, which the blind guess comes near to elsewhere"
         if self.cells[0].config.defense == (UNDEFENDED,):
             return ""
-        adapted = {entry.label for entry in self._entries if entry.adaptive}
         ran = {label for label, done in self._ran.items() if 2 * sum(done) >= len(done)}
-        return "" if adapted & ran else "no attack that is adapted to the defense was run"
+        adapted = [entry.key for entry in self._entries if entry.adaptive and entry.label in ran]
+        if not adapted:
+            return "no attack that is adapted to the defense was run"
+        working = [entry.key for entry in self._entries if entry.label in self.working]
+        if any(key in working or oblivious_twin(key, working) for key in adapted):
+            return ""
+        return "no attack that is adapted to the defense is shown to work without one"
+
+    @property
+    def controls(self) -> list[str]:
+        """Labels of the attacks that are adapted to defenses, and of their oblivious variants."""
+        adapted = [entry.key for entry in self._entries if entry.adaptive]
+        twins = [oblivious_twin(key, [entry.key for entry in self._entries]) for key in adapted]
+        return [entry.label for entry in self._entries if entry.key in (*adapted, *twins)]
 
     def _of_client(self, labels: Collection[str], client: int) -> dict[str, dict[str, list[float]]]:
         """Attack -> target -> rescaled score of each example of the client."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from experiments.analysis.findings import TaskFindings
+from experiments.analysis.keys import DefenseInSetting
 from experiments.bounds.audit import AuditRecord, AuditRow
 from experiments.dossier.record import PrivacyCard
 from experiments.plan.folder import Run
@@ -48,7 +49,7 @@ def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[Privac
                 claimed=claimed.value,
                 delta=private.gaussian.delta if private.gaussian else 0.0,
                 rounds=cell.federation.rounds,
-                audited=_audited(audits, place.defense, place.defense_options),
+                audited=_audited(audits, place, cells),
                 caveat=_CAVEAT,
             )
 
@@ -61,10 +62,14 @@ def _neighbours(private: Defense) -> str:
     return "data sets of a client that differ by one added or removed example"
 
 
-def _audited(rows: Sequence[AuditRow], defense: str, options: str) -> float | None:
+def _audited(
+    rows: Sequence[AuditRow], place: DefenseInSetting, cells: Collection[str]
+) -> float | None:
+    """The largest epsilon that an audit of these cells has shown."""
     known = [
         max(row.lower, row.any_mechanism)
         for row in rows
-        if (row.defense, row.defense_options) == (defense, options)
+        if row.cell in cells
+        and (row.defense, row.defense_options) == (place.defense, place.defense_options)
     ]
     return max(known, default=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,12 +77,17 @@ class Bracket:
 
 def budgets(run: Path, cells: Mapping[str, CellConfig]) -> dict[str, BudgetLimit]:
     """Cell -> its budget: of ``fedsim limits`` if it was run, else what the options say alone."""
-    path = run / "limits.json"
+    path, computed = run / "limits.json", dict[str, BudgetLimit]()
     if path.exists():
         listed = read_record(path, LimitsRecord).budgets
-        return {limit.cell: limit for limit in listed if limit.cell in cells}
+        computed = {limit.cell: limit for limit in listed if limit.cell in cells}
     declared = {name: _declared(run, name, config) for name, config in cells.items()}
-    return {name: limit for name, limit in declared.items() if limit is not None}
+    return {name: limit for name, limit in declared.items() if limit is not None} | computed
+
+
+def bounded_by(limits: Mapping[str, BudgetLimit]) -> Callable[[str, Modality, VerdictRule], bool]:
+    """Whether the budget of a cell rules out the smallest effect of a rule."""
+    return lambda cell, *asked: cell in limits and holds(limits[cell], *asked)
 
 
 def _declared(run: Path, cell: str, config: CellConfig) -> BudgetLimit | None:

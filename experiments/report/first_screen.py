@@ -23,6 +23,7 @@ _ADVICE: Mapping[Kind, str] = {
     "no_control": "an attack on {who} that is shown to work without a defense",
     "hardly_tested": "an attack that does not refuse most victims under {who}",
     "no_null": "a blind guess to compare with under {who}: the attack prior_only",
+    "round": "the rounds of {who} by themselves: in one the attacks are better than guessing",
     "failed": "the jobs under {who} that failed",
     "unfinished": "the jobs under {who} that the clock ended",
     "exhausted": "more of the budget that ended the searches under {who}",

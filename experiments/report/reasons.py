@@ -127,6 +127,14 @@ def _exact(section: TaskFindings, reason: Reason) -> str:
     )
 
 
+def _round(section: TaskFindings, reason: Reason) -> str:
+    number, mean = reason.numbers["round"], reason.numbers["mean"]
+    lead = show(mean, unit_of_main(section))
+    return (
+        f"in round {number:.0f} alone {_who(section, reason)} is {lead} above blind guesses, surely"
+    )
+
+
 def _metric(reason: Reason) -> str:
     return "" if reason.metric in MAIN.values() else f"{title(reason.metric)}: "
 
@@ -142,6 +150,7 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
     "beats_one": _beats_one,
     "recovered": _recovered,
     "exact": _exact,
+    "round": _round,
     "failed": lambda _, one: f"{_jobs(one)} failed",
     "unfinished": lambda _, one: f"{_jobs(one)} unfinished: the clock ended them",
     "exhausted": lambda _, one: f"{_jobs(one)} exhausted: a budget of the attack ended them",

@@ -12,7 +12,7 @@ from experiments.analysis.findings import Findings, Problem, TaskFindings
 from experiments.analysis.summary import summarise
 from experiments.console import Console
 from experiments.plan.folder import read_provenance, read_rules, run_name
-from experiments.report.brackets import budgets, holds
+from experiments.report.brackets import bounded_by, budgets
 from experiments.report.chapter import Chapter, chapter
 from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.page import render
@@ -83,7 +83,7 @@ def write_report(
         cells,
         rules=read_rules(run),
         membership=read_rows(membership, ScoreRow) if membership.exists() else (),
-        bounded=lambda cell, *asked: cell in limits and holds(limits[cell], *asked),
+        bounded=bounded_by(limits),
     )
     write_bytes(run / "summary.json", canonical(summary))
     console.advance("report", "numbers")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attacks.base import Job
 from attacks.observed.word_rows import noise_variance, without_decay
 from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.solved.incidence import arrangement, depths, sentence
@@ -99,7 +100,7 @@ ADAM = {**SGD, "learning_rate": 1e-4}
         ([{"name": "sign", "scale": "mean"}], {}),
         ([{"name": "prune", "fraction": 0.9}], {}),
         ([{"name": "prune", "fraction": 0.9, "scope": "tensor"}], {}),
-        ([{"name": "gaussian_noise", "std": 1e-6}], {}),
+        ([{"name": "gaussian_noise", "std": 1e-4}], {}),
         ([], {"train_mode": True}),
         ([], SGD),
         ([], {**SGD, "optimizer": "momentum"}),
@@ -261,3 +262,19 @@ def test_minilm_on_cola(minilm: Victim) -> None:
     for first in (200, 208):
         seen, truth = minilm.capture(list(range(first, first + 8)))
         assert tokens(minilm.attack(seen).guess) == tokens(truth)
+
+
+def test_declared_noise_is_not_estimated_on_the_rows(bert: Victim) -> None:
+    """Where most rows of a table are of the batch, the median row is no noise."""
+    noise = {"name": "gaussian_noise", "std": 1e-6}
+    seen, truth = bert.capture([5, 6, 7], noise)
+    known = seen.knowledge.model_copy(update={"defense": (noise,)})
+    told = replace(seen, knowledge=known)
+    adaptive = EmbeddingRows(adaptive=True)
+    assert adaptive._declared(told) == pytest.approx(1e-12, rel=0.05)
+    rng = torch.Generator()
+    (guess,) = adaptive.reconstruct([told], bert.task, [rng], Job())
+    assert tokens(guess.guess) == tokens(truth)
+    secret = replace(told, knowledge=known.model_copy(update={"defense": None}))
+    with pytest.raises(CannotAttack, match="needs the client's defense"):
+        adaptive.reconstruct([secret], bert.task, [rng], Job())

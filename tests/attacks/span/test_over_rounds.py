@@ -151,3 +151,24 @@ def test_rows_that_may_differ_are_attacked_round_by_round(gpt2: Victim) -> None:
     assert [guess.note for guess in recovered] == [ALONE] * 2
     assert [guess.confidence for guess in recovered] == [("certified",)] * 2
     assert (Span().grouped_by, attack.grouped_by) == ("each", "same_client")
+
+
+def test_an_earlier_guess_does_not_hide_that_a_search_was_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = Batch(torch.zeros(1, 2), torch.tensor([-1]))
+    first = Reconstruction(batch, confidence=("guess",))
+    second = Reconstruction(batch, confidence=("guess",), exhausted=True)
+    score = iter((1.0, 0.5))
+    monkeypatch.setattr("attacks.span.over_rounds.explained", lambda *_: next(score))
+    seen = [
+        replace(observation([1.0]), key=CaptureKey(round=number, client=0)) for number in (1, 2)
+    ]
+    seen = [replace(one, knowledge=Knowledge(num_examples=1, all_rows=True)) for one in seen]
+    guesses = over_rounds(
+        seen,
+        lambda _, position: (first, second)[position],
+        None,  # type: ignore[arg-type]
+        Job(),
+    )
+    assert [guess.exhausted for guess in guesses] == [False, True]

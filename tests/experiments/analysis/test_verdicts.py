@@ -143,6 +143,55 @@ def tried(spread: float = 0.001) -> list[ScoreRow]:
     return [*rows(near(spread), **ADAPTED), *other(**ADAPTED), *prior()]
 
 
+def without(scores: Iterable[ScoreRow], status: str, blind: bool = False) -> list[ScoreRow]:
+    """The rows, those of client 0 by the attack, or by its baselines, with another status."""
+    return [
+        replace(row, status=status)
+        if row.client == 0 and blind == (row.attack == PRIOR_ONLY or row.control != "none")
+        else row
+        for row in scores
+    ]
+
+
+@pytest.mark.parametrize("status", ["failed", "timeout", "exhausted"])
+def test_a_null_baseline_that_was_cut_short_is_none(status: str) -> None:
+    lost = verdict_of(without(tried(), status, blind=True), works(**ADAPTED))
+    assert (lost.word, kinds(lost)) == ("not decided", ["no_null"])
+    high = [*rows(lambda c, r: 0.5 + near(0.001)(c, r), **ADAPTED), *other(**ADAPTED), *prior()]
+    assert verdict_of(high).word == "leaks"
+    nulls = [replace(row, status=status) if row.control != "none" else row for row in high]
+    judged = verdict_of(nulls)
+    assert (judged.word, kinds(judged)) == ("not decided", ["no_null", "no_control"])
+
+
+def test_a_leak_in_one_round_is_not_hidden_by_the_others() -> None:
+    """The mean over rounds is below the smallest effect."""
+    level = near(0.001)
+    first = rows(lambda c, r: level(c, r) + (0.08 if r == 1 else 0.0), **ADAPTED)
+    blind = rows(lambda c, r: level(c + 1, r), attack=PRIOR_ONLY, attack_options="{}")
+    swapped = rows(lambda c, r: level(c + 3, r), control=OTHER_CLIENT, **ADAPTED)
+    verdict = verdict_of(first, blind, swapped, works(**ADAPTED))
+    assert (verdict.word, kinds(verdict)) == ("not decided", ["round"])
+    assert verdict.reasons[0].numbers["round"] == 1
+
+
+def test_an_exact_example_without_any_baseline_decides_nothing() -> None:
+    verdict = verdict_of(rows(lambda c, r: float(c == 1), **ADAPTED))
+    assert verdict.word == "not decided"
+    assert "no_null" in kinds(verdict)
+
+
+def test_labels_of_few_clients_keep_a_verdict_open() -> None:
+    """All labels right and none by chance; six clients who are all alike have a wide interval."""
+    labels = [
+        *rows(lambda c, r: 1.0, metric=LABELS, **ADAPTED),
+        *rows(lambda c, r: 0.0, metric=LABELS, control=OTHER_CLIENT, **ADAPTED),
+        *rows(lambda c, r: 0.0, metric=LABELS, attack=PRIOR_ONLY, attack_options="{}"),
+    ]
+    verdict = verdict_of(tried(), works(**ADAPTED), labels)
+    assert (verdict.word, kinds(verdict)) == ("not decided", ["wide"])
+
+
 def test_labels_that_leak_are_a_word_of_their_own() -> None:
     def told(share: float, **more: Any) -> Iterator[ScoreRow]:
         return rows(lambda c, r: float((c + r) % 10 < 10 * share), metric=LABELS, **more)
@@ -180,7 +229,7 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
     (reason,) = wide.reasons
     assert reason.numbers["clients"] == CLIENTS
     assert 10 < reason.numbers["needed"] < 500
-    failed = [replace(one, status="failed") if one.client == 0 else one for one in tried()]
+    failed = without(tried(), "failed")
     broken = verdict_of(failed, works(**ADAPTED))
     assert (broken.word, kinds(broken)) == ("not decided", ["failed"])
     assert broken.jobs == {
@@ -192,8 +241,7 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
         "interrupted": 0,
     }
     for status, kind in (("timeout", "unfinished"), ("exhausted", "exhausted")):
-        cut = [replace(score, status=status) if score.client == 0 else score for score in tried()]
-        short = verdict_of(cut, works(**ADAPTED))
+        short = verdict_of(without(tried(), status), works(**ADAPTED))
         assert (short.word, kinds(short)) == ("not decided", [kind])
     lost = [
         replace(one, value=None, status="interrupted")

@@ -35,7 +35,7 @@ def write(folder: Path, **changes: object) -> Path:
         "defenses": [{"name": "gaussian_noise", "std": 0.1}],
         "attacks": [
             {"name": "embedding_rows"},
-            {"name": "dlg_text", "steps": 2, "adaptive": True},
+            {"name": "embedding_rows", "adaptive": True},
         ],
         "utility_seeds": [1],
     }

@@ -7,6 +7,7 @@ import pytest
 
 from experiments.decision.targets import Target
 from experiments.decision.trial import CellTrial, Guessed, _came_back, _score
+from fedsim.records import AttackKey
 from tests.experiments.analysis.cases import row
 
 VERBATIM = Target("verbatim", 0.0)
@@ -48,3 +49,30 @@ def test_no_strength_holds_where_a_search_was_cut_short(status: str, word: str) 
     trial = CellTrial(cells=(), team=SimpleNamespace(), targets=())  # type: ignore[arg-type]
     trial._guessed(scorer, span, SimpleNamespace())  # type: ignore[arg-type]
     assert trial.faults() == f"jobs of span {word}"
+
+
+@pytest.mark.parametrize(
+    ("working", "fault"),
+    [
+        ((), "no attack that is adapted to the defense is shown to work without one"),
+        (("span",), "no attack that is adapted to the defense is shown to work without one"),
+        (("dlg",), ""),
+        (("oblivious",), ""),
+    ],
+)
+def test_no_strength_holds_against_an_adapted_attack_that_works_nowhere(
+    working: tuple[str, ...], fault: str
+) -> None:
+    keys = {
+        "span": AttackKey("span", "{}", adaptive=False),
+        "dlg": AttackKey("dlg", '{"adaptive":true}', adaptive=True),
+        "oblivious": AttackKey("dlg", '{"adaptive":false}', adaptive=False),
+    }
+    cell: Any = SimpleNamespace(config=SimpleNamespace(defense=({"name": "sign"},)))
+    trial = CellTrial((cell,), SimpleNamespace(), (), working)  # type: ignore[arg-type]
+    trial.__dict__["_entries"] = [
+        SimpleNamespace(label=label, key=key, adaptive=key.adaptive) for label, key in keys.items()
+    ]
+    trial._ran["dlg"] = [True] * 4
+    assert trial.faults() == fault
+    assert trial.controls == ["dlg", "oblivious"]
