@@ -75,6 +75,8 @@ DEFENSE_CASES: dict[str, dict[str, object]] = {
     "dual_prune": {},
     "withhold": {"tensors": ["*bias"]},
     "ffa_lora": {},
+    "ghost": {},
+    "mixup": {},
 }
 
 

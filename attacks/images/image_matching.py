@@ -17,13 +17,12 @@ from attacks.images.evidence import guarded, pixel_prior
 from attacks.images.image_losses import ImageLoss, matching_loss
 from attacks.images.over_rounds import over_rounds
 from attacks.images.victims import VictimGroup
-from attacks.observed.declared import declared
+from attacks.observed.declared import recovered
 from attacks.observed.known_labels import known_labels
 from attacks.observed.replay import replay
 from fedsim.capture import Observation
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
-from fedsim.types import Batch
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ class ImageMatching(Attack, ABC):
             victims = self._victims(group, task, [rngs[i] for i in members], job)
             likeliest = self._likeliest(victims, task)
             if self.adaptive:
-                likeliest = [_recovered(guess, group[0]) for guess in likeliest]
+                network = victims.loss.model.network
+                likeliest = [recovered(guess, group[0], network) for guess in likeliest]
             guesses |= zip(members, likeliest, strict=True)
         return [guesses[index] for index in range(len(observations))]
 
@@ -169,9 +169,3 @@ class RegularisedMatching(ImageMatching, ABC):
             loss=StatisticsLoss(seen.loss, self.batch_statistics),
             observed=seen.observed | statistics,
         )
-
-
-def _recovered(defended: Reconstruction, seen: Observation) -> Reconstruction:
-    """The examples that the declared defense changed into the guessed ones."""
-    inputs = declared(seen).recover(defended.guess.inputs)
-    return replace(defended, guess=Batch(inputs, defended.guess.labels, defended.guess.mask))

@@ -112,7 +112,7 @@ class SimulatedClient:
     ) -> Mapping[str, Tensor]:
         """The sum over ``count`` steps of the gradient of each ``size`` examples in a row."""
         chosen = [
-            self.chain.on_batch(batch[start : start + size], rng)
+            self.chain.on_batch(batch[start : start + size], self.model.network, rng)
             for start in range(0, len(batch), size)
         ]
         masks = [part.mask for part in chosen if part.mask is not None]

@@ -45,7 +45,7 @@ def shadow_updates(
 
 
 def _sent(model: Replay, chain: Chain, rows: Batch, length: float, rng: torch.Generator) -> Tensors:
-    rows = chain.on_batch(rows, rng)
+    rows = chain.on_batch(rows, model.network, rng)
     if chain.per_example:
         mean = chain.mean((_gradient(model, rows[i]) for i in range(len(rows))), rng)
     else:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
+from torch import nn
 
+from attacks.base import Reconstruction
 from fedsim.capture import Observation
 from fedsim.defenses import build_chain
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.federation import FederationConfig
 from fedsim.local.steps import nominal_rate
+from fedsim.records import Certificate
 from fedsim.types import Tensors
 
+_UNPROVEN: Certificate = "guess"
 _DRAWS = 4096
 """Coordinates on which the noise of a granted defense is measured."""
 
@@ -30,6 +35,17 @@ def declared(observation: Observation) -> Chain:
             "Grant server_knows.defense, or set adaptive = false.",
         )
     return build_chain(observation.knowledge.defense, "server_knows.defense")
+
+
+def recovered(
+    defended: Reconstruction, observation: Observation, network: nn.Module
+) -> Reconstruction:
+    """What the declared defense changed into the guessed examples, which proves nothing of it."""
+    chain = declared(observation)
+    if "inputs" not in chain.distortions:
+        return defended
+    guess = chain.recover(defended.guess, network)
+    return replace(defended, guess=guess, confidence=(_UNPROVEN,) * len(guess))
 
 
 def declared_training(observation: Observation) -> FederationConfig:

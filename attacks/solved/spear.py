@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
+from attacks.observed.declared import recovered
 from attacks.observed.first_linear import (
     FirstLinear,
     find_first_linear,
@@ -74,12 +75,14 @@ class Spear(Attack):
 
     Attributes:
         samples: largest number of random submatrices.
+        adaptive: turn the images that were read into those that the declared defense changed.
     """
 
     title: ClassVar[str] = "SPEAR"
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
 
     samples: Annotated[int, Field(ge=1)] = 1_000_000
+    adaptive: bool = False
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Examples compared with the rank of the first layer and what either search can find."""
@@ -145,7 +148,8 @@ class Spear(Attack):
                 guess = update.judge(columns) if agreement >= CUTS.provable_agreement else None
             job.report(done, 1 - agreement, "")
         steps = done + (dictionary.programs if dictionary else 0)
-        return replace(guess or update.judge(columns), steps=steps, expired=expired)
+        best = replace(guess or update.judge(columns), steps=steps, expired=expired)
+        return recovered(best, observation, network) if self.adaptive else best
 
     def _sampled(self) -> int:
         """Largest batch for which about ``2^(B-1)`` submatrices are no more than ``samples``."""

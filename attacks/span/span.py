@@ -11,6 +11,7 @@ from pydantic import Field
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
+from attacks.observed.declared import recovered
 from attacks.span.decoding import decodable, decode
 from attacks.span.exact.search import ExactSearch
 from attacks.span.exact.sparse_recovery import SparseRecovery
@@ -70,6 +71,7 @@ class Span(Attack):
             and back, before it returns its best guess. None: until the search ends by itself.
         over_rounds: read the mean of all rounds so far in which the client held the same rows, see
             ``attacks.span.over_rounds``.
+        adaptive: turn the texts that were read into those that the declared defense changed.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
@@ -79,6 +81,7 @@ class Span(Attack):
     bag: bool = True
     work: Annotated[int, Field(ge=1)] | None = None
     over_rounds: bool = False
+    adaptive: bool = False
 
     @property
     def grouped_by(self) -> Grouping:
@@ -132,12 +135,16 @@ class Span(Attack):
         """The sentences in the span with their confidence, else the likeliest ones."""
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
+        guess = self._read(AttackedModel.of(observation, task, network), rng, job)
+        return recovered(guess, observation, network) if self.adaptive else guess
+
+    def _read(self, model: AttackedModel, rng: torch.Generator, job: Job) -> Reconstruction:
         if self.work is None:
-            return self._search(AttackedModel.of(observation, task, network), rng, job)
+            return self._search(model, rng, job)
         ended = f"its work budget of {self.work:,} tokens ended the search"
-        with job.limited(network, self.work) as exhausted:
+        with job.limited(model.network, self.work) as exhausted:
             try:
-                guess = self._search(AttackedModel.of(observation, task, network), rng, job)
+                guess = self._search(model, rng, job)
             except CannotAttack as error:
                 if exhausted():
                     error.reason, error.ended = f"{error.reason}; {ended}", "exhausted"

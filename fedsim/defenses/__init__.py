@@ -19,7 +19,9 @@ from fedsim.defenses.error_feedback import ErrorFeedback
 from fedsim.defenses.ffa_lora import FfaLora
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.defenses.ghost import Ghost
 from fedsim.defenses.local_dp import LocalDp
+from fedsim.defenses.mixup import Mixup
 from fedsim.defenses.none import NoDefense
 from fedsim.defenses.optimal_noise import OptimalNoise
 from fedsim.defenses.percentile_privacy import PercentilePrivacy
@@ -56,6 +58,8 @@ DEFENSES: dict[str, type[Defense]] = {
     "dual_prune": DualPrune,
     "withhold": Withhold,
     "ffa_lora": FfaLora,
+    "ghost": Ghost,
+    "mixup": Mixup,
 }
 
 

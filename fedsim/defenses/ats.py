@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsim.defenses.base import Defense, DefenseFamily, Distortion
@@ -54,12 +54,13 @@ class Ats(Defense):
                     f"known are {', '.join(map(str, sorted(TRANSFORMATIONS)))}"
                 )
 
-    def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """The transformed images.
+    def on_batch(self, batch: Batch, model: nn.Module, rng: torch.Generator) -> Batch:
+        """The transformed images; the model is not used.
 
         Raises:
             ConfigError: the examples are no images.
         """
+        del model
         if not batch.inputs.is_floating_point():
             raise ConfigError("ats: it transforms images, and these are token ids. Choose images.")
         images = []
@@ -72,13 +73,14 @@ class Ats(Defense):
             images.append(changed)
         return replace(batch, inputs=torch.stack(images))
 
-    def recover(self, inputs: Tensor) -> Tensor:
+    def recover(self, batch: Batch, model: nn.Module) -> Batch:
         """The images moved back and their brightness undone; what is gone is the mean of the rest.
 
         Of all that the policies may have done, the one whose border is black and whose image is not
         is taken, and among equals that of the usual brightness.
         """
-        return torch.stack([self._recovered(image) for image in inputs])
+        del model
+        return replace(batch, inputs=torch.stack([*map(self._recovered, batch.inputs)]))
 
     def _recovered(self, image: Tensor) -> Tensor:
         cases = [case for policy in self.policies for case in _cases(policy)]

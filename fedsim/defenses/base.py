@@ -125,9 +125,9 @@ class Defense:
     def on_statistics(self, model: nn.Module) -> None:
         """Refuse that the model's running batch statistics are sent; called if they would be."""
 
-    def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """The examples to train on instead of ``batch``."""
-        del rng
+    def on_batch(self, batch: Batch, model: nn.Module, rng: torch.Generator) -> Batch:
+        """The examples to train on instead of ``batch``, at the weights of ``model``."""
+        del model, rng
         return batch
 
     def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
@@ -154,9 +154,10 @@ class Defense:
         """Differentiable approximation of the defense, for adaptive attackers."""
         return update
 
-    def recover(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Examples of which ``on_batch`` makes these inputs, as far as an attacker can tell."""
-        return inputs
+    def recover(self, batch: Batch, model: nn.Module) -> Batch:
+        """Examples of which ``on_batch`` makes these, as far as an attacker can tell."""
+        del model
+        return batch
 
     def sharp(self, width: float) -> Defense:
         """The same defense, a surrogate of signs being this narrow in median magnitudes."""

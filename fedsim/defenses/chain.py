@@ -86,10 +86,10 @@ class Chain(Defense):
         for defense in self.defenses:
             defense.on_statistics(model)
 
-    def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
+    def on_batch(self, batch: Batch, model: nn.Module, rng: torch.Generator) -> Batch:
         """Apply ``on_batch`` of each defense to the result of the one before."""
         for defense in self.defenses:
-            batch = defense.on_batch(batch, rng)
+            batch = defense.on_batch(batch, model, rng)
         return batch
 
     def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
@@ -132,11 +132,11 @@ class Chain(Defense):
             update = defense.surrogate(update)
         return update
 
-    def recover(self, inputs: torch.Tensor) -> torch.Tensor:
+    def recover(self, batch: Batch, model: nn.Module) -> Batch:
         """``recover`` of each defense, the last one first."""
         for defense in reversed(self.defenses):
-            inputs = defense.recover(inputs)
-        return inputs
+            batch = defense.recover(batch, model)
+        return batch
 
     def encode(self, packed: Encoding) -> Encoding:
         """Apply ``encode`` of each defense to the result of the one before."""

@@ -146,7 +146,7 @@ class LocalClient:
 
         Both means are one tensor unless a defense works on the gradients of a step.
         """
-        batch = self.chain.on_batch(batch, rng)
+        batch = self.chain.on_batch(batch, model, rng)
         step = Step(model, batch, self.task.loss)
         if not self.chain.per_example:
             gradient, loss = mean_gradient(self.task, self.config, model, batch)

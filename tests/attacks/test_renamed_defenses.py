@@ -36,8 +36,12 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "flipped": [{"name": "sign"}, {"name": "gaussian_noise", "std": 0.5}],
 }
 del VARIANTS["none"]
-del VARIANTS["ffa_lora"]  # of adapters, which no model here has
-UNFIT = {"image": {"dropout", "freeze_embeddings"}, "text": {"soteria", "ats", "optimal_noise"}}
+for name in ("ffa_lora", "ghost"):  # of adapters and language models, which are not here
+    del VARIANTS[name]
+UNFIT = {
+    "image": {"dropout", "freeze_embeddings"},
+    "text": {"soteria", "ats", "mixup", "optimal_noise"},
+}
 UNFIT["single"] = UNFIT["image"]
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -270,7 +270,7 @@ class Darken(Defense):
     def on_model(self, model: nn.Module) -> None:
         model.train()
 
-    def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
+    def on_batch(self, batch: Batch, model: nn.Module, rng: torch.Generator) -> Batch:
         return Batch(batch.inputs * self.factor, batch.labels)
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
@@ -296,7 +296,7 @@ def test_a_defense_of_another_package_joins_a_chain() -> None:
     chain.on_model(model)
     assert model.training
     rng = torch.Generator()
-    batch = chain.on_batch(Batch(torch.ones(1, 2), torch.zeros(1)), rng)
+    batch = chain.on_batch(Batch(torch.ones(1, 2), torch.zeros(1)), model, rng)
     torch.testing.assert_close(batch.inputs, torch.full((1, 2), 0.05))
     torch.testing.assert_close(
         chain.on_update({"w": torch.ones(1)}, rng)["w"], torch.tensor([0.05])

@@ -174,14 +174,14 @@ def test_ats_is_undone_but_for_what_was_shifted_out(pictures: Pictures) -> None:
     batch = pictures(6, *range(6), size=32)
     bright = Batch(batch.inputs.clamp(min=0.05), batch.labels)
     ats = Ats()
-    changed = ats.on_batch(bright, rng())
-    back = ats.recover(changed.inputs)
-    error = (back - bright.inputs).square().flatten(1).mean(1)
+    changed = ats.on_batch(bright, nn.Identity(), rng())
+    back = ats.recover(changed, nn.Identity())
+    error = (back.inputs - bright.inputs).square().flatten(1).mean(1)
     as_sent = (changed.inputs - bright.inputs).square().flatten(1).mean(1)
     assert int((error < as_sent).sum()) >= 5
     assert float(error.mean()) < 0.5 * float(as_sent.mean())
     with pytest.raises(ConfigError, match="token ids"):
-        ats.on_batch(Batch(torch.tensor([[1]]), torch.tensor([0])), rng())
+        ats.on_batch(Batch(torch.tensor([[1]]), torch.tensor([0])), nn.Identity(), rng())
 
 
 def test_an_unknown_transformation_is_named() -> None:
