@@ -100,7 +100,7 @@ ADAM = {**SGD, "learning_rate": 1e-4}
         ([{"name": "sign", "scale": "mean"}], {}),
         ([{"name": "prune", "fraction": 0.9}], {}),
         ([{"name": "prune", "fraction": 0.9, "scope": "tensor"}], {}),
-        ([{"name": "gaussian_noise", "std": 1e-4}], {}),
+        ([{"name": "gaussian_noise", "std": 1e-6}], {}),
         ([], {"train_mode": True}),
         ([], SGD),
         ([], {**SGD, "optimizer": "momentum"}),
