@@ -17,6 +17,8 @@ from fedsim.types import Tensors
 
 _MOST_MEMBERS = 16  # tokens that a word's gradient is explained by at most
 _UNEXPLAINED = 0.005  # share of both its gradients at which no further one is needed
+_TOGETHER = 64  # words whose gradients are explained in one pass
+_NO_ROOM = 1e-5  # square of a node's part outside the chosen ones that rounding leaves
 _AGREEMENT = 0.4  # share of a set's words that have to choose a word for it to belong to them
 _PURITY = 0.75  # share of a word's choices that have to be of its set for it to order the set
 
@@ -110,10 +112,11 @@ class WordClusters:
 
     def _grouped(self, words: Sequence[int], free: Tensor, job: Job) -> WordClusters | None:
         picks: dict[int, set[int]] = {}
-        for word in words:
+        for first in range(0, len(words), _TOGETHER):
             if job.expired:
                 return None
-            picks[word] = _explained(self._sides, self._table, word, free)
+            some = words[first : first + _TOGETHER]
+            picks |= _explained(self._sides, self._table, some, free)
         return replace(self, groups=_agreed(picks, self._table.words))
 
     def distinct(self, count: int) -> list[WordCluster]:
@@ -193,29 +196,51 @@ class _Side:
         return float((target - basis @ (basis.mT @ target)).square().sum())
 
 
-def _explained(sides: Sequence[_Side], table: SummedInputs, target: int, free: Tensor) -> set[int]:
-    """The words that make up most of a word's gradients, one a position, by orthogonal steps."""
+def _explained(
+    sides: Sequence[_Side], table: SummedInputs, targets: Sequence[int], free: Tensor
+) -> dict[int, set[int]]:
+    """The words that make up most of each word's gradients, one a position, by orthogonal steps."""
     word, place = table.word[free], table.place[free]
     nodes = [side.nodes[free] for side in sides]
-    residuals = [side.targets[target].to(side.nodes) for side in sides]
-    chosen: set[int] = set()
+    residuals = [
+        side.targets[list(targets)].to(node) for side, node in zip(sides, nodes, strict=True)
+    ]
+    # Squares of what each word's chosen nodes leave of a node ``(target, node, head)``.
+    rooms = [node.square().sum(2).expand(len(targets), -1, -1).clone() for node in nodes]
+    bases = [rest.new_zeros(*rest.shape, 0) for rest in residuals]
+    open_nodes = torch.ones(len(targets), len(word), dtype=torch.bool, device=word.device)
+    chosen = {target: set[int]() for target in targets}
     for _ in range(_MOST_MEMBERS):
-        if not len(word) or sum(float(rest.square().sum()) for rest in residuals) < _UNEXPLAINED:
+        unexplained = sum(rest.square().sum((1, 2)) for rest in residuals)
+        active = (unexplained >= _UNEXPLAINED) & open_nodes.any(1)
+        if not active.any():
             break
-        gain = torch.zeros_like(nodes[0][:, 0, 0])
-        for node, rest in zip(nodes, residuals, strict=True):
-            inner = (node * rest).sum(2).square()
-            gain += (inner / node.square().sum(2).clamp(min=1e-9)).sum(1)
-        best = int(gain.argmax())
-        chosen.add(int(word[best]))
-        others = place != place[best]
-        for i, (node, rest) in enumerate(zip(nodes, residuals, strict=True)):
-            unit = node[best] / node[best].norm(dim=1, keepdim=True).clamp(min=1e-12)
-            residuals[i] = rest - (rest * unit).sum(1, keepdim=True) * unit
-            node = node[others]
-            nodes[i] = node - (node * unit).sum(2, keepdim=True) * unit
-        word, place = word[others], place[others]
+        gain = torch.zeros_like(open_nodes, dtype=nodes[0].dtype)
+        for node, rest, room in zip(nodes, residuals, rooms, strict=True):
+            gain += (_inner(rest, node).square() / room.clamp(min=_NO_ROOM)).sum(2)
+        best = gain.masked_fill(~open_nodes, -1).argmax(1)
+        open_nodes &= place != place[best][:, None]
+        for target, node, more in zip(targets, word[best].tolist(), active.tolist(), strict=True):
+            chosen[target] |= {node} if more else set()
+        for i, (node, rest, basis) in enumerate(zip(nodes, residuals, bases, strict=True)):
+            new = node[best]
+            for _ in range(2):  # once more, against rounding
+                new = new - (basis @ (basis.mT @ new[..., None]))[..., 0]
+            new = _unit(new) * active[:, None, None]
+            residuals[i] = rest - (rest * new).sum(2, keepdim=True) * new
+            bases[i] = torch.cat([basis, new[..., None]], 3)
+            rooms[i] -= _inner(new, node).square()
     return chosen
+
+
+def _inner(vectors: Tensor, nodes: Tensor) -> Tensor:
+    """Products of each vector with each node, by head ``(vector, node, head)``."""
+    products: Tensor = (vectors.transpose(0, 1) @ nodes.permute(1, 2, 0)).permute(1, 2, 0)
+    return products
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
 
 
 def _agreed(picks: dict[int, set[int]], ids: Sequence[int]) -> list[WordCluster]:
