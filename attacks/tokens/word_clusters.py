@@ -240,7 +240,8 @@ def _inner(vectors: Tensor, nodes: Tensor) -> Tensor:
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    unit: Tensor = vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    return unit
 
 
 def _agreed(picks: dict[int, set[int]], ids: Sequence[int]) -> list[WordCluster]:
