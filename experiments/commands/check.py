@@ -86,7 +86,7 @@ def check(
         raise ConfigError("check: there is nothing to check. Pass --max rouge1=0.3, for example.")
     for limit in limits:
         if limit.metric not in (known := metric_classes()):
-            raise ConfigError(f"{limit.metric!r}: is no metric. {suggest(limit.metric, known)}")
+            raise ConfigError(f"{limit.metric!r} is no metric. {suggest(limit.metric, known)}")
         _check_side(limit, known[limit.metric])
     if unknown := sorted(effects.keys() - _EFFECTS):
         raise ConfigError(f"--smallest {unknown[0]!r}: {suggest(unknown[0], _EFFECTS)}")
