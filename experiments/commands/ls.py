@@ -26,7 +26,7 @@ def ls(
         say(json.dumps(runs))
         return
     if not runs:
-        raise ConfigError(f"{folder}: holds no run. Run fedsim run quickstart, or name another folder.")
+        raise ConfigError(f"{folder}: holds no run. Run fedsim run quickstart, or name another.")
     width = max(len(row["run"]) for row in runs)
     for row in runs:
         age, size = f"{row['hours']:.0f} h", f"{row['megabytes']:.0f} MB"
