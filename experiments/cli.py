@@ -6,6 +6,7 @@ import signal
 import sys
 from typing import Annotated, Any
 
+import click
 import typer
 import typer.core
 
@@ -18,7 +19,7 @@ from experiments.commands.doctor import doctor
 from experiments.commands.evidence import evidence
 from experiments.commands.export import export
 from experiments.commands.grade import grade
-from experiments.commands.help_page import Chapters
+from experiments.commands.help_page import Chapters, advice
 from experiments.commands.init import init
 from experiments.commands.lab import lab
 from experiments.commands.limits import limits
@@ -111,12 +112,9 @@ def main() -> None:
         _complain(f"terminated. {_CONTINUE}")
         raise
     except Exception as error:
-        usage = getattr(error, "format_message", None)  # click's usage errors
-        if usage is None:
+        if not isinstance(error, click.UsageError):
             raise
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "fedsim"
-        sys.exit(_complain(f"{usage()} See {command} --help."))
+        sys.exit(_complain(advice(error)))
     if result == _INTERRUPTED:  # typer catches KeyboardInterrupt itself
         _complain(f"interrupted. {_CONTINUE}")
     sys.exit(result or 0)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedsim.build import explain
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import Record, Sealed, read_record
-from fedsim.plain_files import make_private
+from fedsim.plain_files import make_private, read_plain
 from fedsim.seeds import generator, numpy_generator
 from fedsim.types import Tensors
 
@@ -26,6 +26,7 @@ LOUD = 10.0
 """Norm of a canary in clipping norms: a defense that does not clip each one is found out."""
 _QUIET = 0.01
 """The same of a client without one. Twice or half of it would still be lost in any noise."""
+_PLANTED = "planted"
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ class Planting:
 
     - ``canaries.json``: the ``CanaryPlan``.
     - ``clients/000003``: the ``Holder`` of the canary 3; they are taken in order.
+    - ``planted``: a line for each of these files, which tells if one is gone.
     - ``releases.json`` and ``scores.f64``, for examples: how many rows there are and the expected
       size of a batch; by release, the score of every canary.
     """
@@ -205,6 +207,8 @@ class Planting:
             path = folder / f"{number:06d}"
             with suppress(FileExistsError), path.open("x") as file:
                 file.write(mine)
+                with (self.root / _PLANTED).open("a") as planted:
+                    planted.write(f"{number}\n")
                 return number
             if path.read_bytes() == mine.encode():
                 return number
@@ -219,8 +223,12 @@ class Planting:
         Raises:
             StoreError: a client's file is missing, cut or altered.
         """
-        numbers = dict[str, int]()
-        for number in range(len(list((self.root / "clients").glob("*")))):
+        numbers, planted = dict[str, int](), self.root / _PLANTED
+        there = len(list((self.root / "clients").glob("*")))
+        if there and not planted.is_file():
+            raise StoreError(f"{planted}: missing. Run the test again with a new folder.")
+        noted = len(set(read_plain(planted).splitlines())) if planted.is_file() else 0
+        for number in range(max(there, noted)):
             path = self.root / "clients" / f"{number:06d}"
             try:
                 numbers[read_record(path, Holder).client] = number

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import click
 import typer.core
+
+from fedsim.build import nearest
 
 CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "Simulate": ("run", "watch", "show", "simulate", "prepare", "prior", "init"),
@@ -34,3 +36,37 @@ class Chapters(typer.core.TyperGroup):
             rows = [(f"{name:<{width}}", one.help or "") for name, one in commands if one]
             with formatter.section(chapter):
                 formatter.write_dl([(name, text.split("\n\n")[0]) for name, text in rows])
+
+
+def advice(error: click.UsageError) -> str:
+    """A usage error in one line: its cause, then what may have been meant."""
+    cause = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        cause = f"No such option {error.option_name!r}.{_meant(error)}"
+    command = error.ctx.command_path if error.ctx else "fedsim"
+    return f"{cause} See {command} --help."
+
+
+def _meant(error: click.NoSuchOption) -> str:
+    """The option of the command with a similar name, else that of an experiment."""
+    name = error.option_name.lstrip("-")
+    parameters = error.ctx.command.params if error.ctx else []
+    options = [option.lstrip("-") for each in parameters for option in each.opts]
+    if similar := nearest(name, [option for option in options if len(option) > 1]):
+        return f" Did you mean '--{similar}'?"
+    if "set" in options:
+        keys = dict(_keys())
+        if similar := nearest(name, keys):
+            return f" Did you mean --set {keys[similar]}=...?"
+    return ""
+
+
+def _keys() -> Iterator[tuple[str, str]]:
+    """The last part of each key of an experiment file, and the key; the first of equal ones."""
+    from experiments.plan.config import ExperimentConfig
+
+    schema = ExperimentConfig.model_json_schema()
+    for name, field in reversed(schema["properties"].items()):
+        section = schema["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
+        for key in section.get("properties", {}):
+            yield key, f"{name}.{key}"

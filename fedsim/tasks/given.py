@@ -120,12 +120,24 @@ def task_of(
                 "loss: that of a text model is the one of transformers, or is read off the head's "
                 "gradient. Leave loss out."
             )
+        _refuse_unread(
+            "a text model, whose inputs are tokens",
+            image_shape=image_shape,
+            input_shape=input_shape,
+            input_range=input_range,
+        )
         return transformer_task(inner, tokenizer, task, max_length, arrays or {}, lora_alpha)
     if tokenizer is not None:
         raise ConfigError(
             f"tokenizer: {type(inner).__name__} is no text model of transformers. Pass one with a "
             "head, which AutoModelForCausalLM.register makes of yours, or leave tokenizer out."
         )
+    _refuse_unread(
+        f"{type(inner).__name__}, which is no text model of transformers",
+        task=task,
+        max_length=max_length,
+        lora_alpha=lora_alpha,
+    )
     if loss is None and not isinstance(inner, ImageNetwork):
         given = image_shape or input_shape
         shape = "" if given else ", nor the shape of its images"
@@ -138,6 +150,13 @@ def task_of(
     form = InputForm.of(image_shape or input_shape, input_range)
     named = loss if isinstance(loss, str) else ""
     return _network_task(inner, objective, form, _reference(model), named)
+
+
+def _refuse_unread(model: str, **given: object) -> None:
+    """Refuse what is said of a model that does not read it."""
+    for name, value in given.items():
+        if value:
+            raise ConfigError(f"{name}: {value!r} is not for {model}. Leave {name} out.")
 
 
 def _made(model: Model) -> nn.Module | str:

@@ -244,6 +244,12 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     ("run base.toml --workers 0", "federation.client_workers", "0 does", "Write a number great"),
     ("run base.toml --set", "Option '--set' requires an argument", "", "See fedsim --help."),
     ("run base.toml --rounds 3", "No such option '--rounds'", "", "See fedsim run --help."),
+    (
+        "run base.toml --clinets 3",
+        "No such option '--clinets'",
+        "",
+        "Did you mean --set federation.clients=...?",
+    ),
     ("run", "Missing argument", "RUN_OR_EXPERIMENT", "See fedsim run --help."),
     ("runn base.toml", "No such command 'runn'", "", "Did you mean 'run'? See fedsim --help."),
     ("run base.toml --gpus -1", "federation.client_gpus", "-1.0 does", "Write a number greater"),

@@ -132,6 +132,13 @@ def test_links_to_files_outside_the_documentation_hold() -> None:
             assert (ROOT / target).exists(), (page, target)
 
 
+def test_links_between_pages_hold_in_a_checkout() -> None:
+    """Pages that are made with the site alone are dead links where the sources are read."""
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for target in re.findall(r"\]\(([\w./-]+\.md)[)#]", page.read_text()):
+            assert (page.parent / target).exists(), (page, target)
+
+
 def defined(page: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that the first Python block of a page makes."""
     snippet = next(snippet for snippet in of("python") if snippet.page == f"docs/{page}")

@@ -185,6 +185,20 @@ def test_no_canary_is_left_out_for_a_spoilt_file(fault: str, tmp_path: Path) -> 
         planting.numbers()
 
 
+def test_the_last_canary_is_not_left_out(tmp_path: Path) -> None:
+    planting = Planting.make(tmp_path / "canaries", "update", 1.0, 8)
+    for client in ("site-1", "site-2", "site-3"):
+        planting.number(client)
+    (planting.root / "clients" / "000002").unlink()
+    with pytest.raises(StoreError, match="000002: missing, cut or altered"):
+        planting.numbers()
+    assert planting.number("site-3") == 2
+    assert planting.numbers() == {"site-1": 0, "site-2": 1, "site-3": 2}
+    (planting.root / "planted").unlink()
+    with pytest.raises(StoreError, match="planted: missing"):
+        planting.numbers()
+
+
 def test_more_clients_than_canaries_are_refused(tmp_path: Path) -> None:
     planting = Planting.make(tmp_path / "canaries", "update", 1.0, 2)
     for name in ("a", "b"):

@@ -149,6 +149,15 @@ def test_unknown_tensors_are_compared_with_the_nearest() -> None:
     assert len(str(error.value)) < 300
 
 
+@pytest.mark.parametrize("named", ["image_shape", "input_shape", "input_range"])
+def test_what_images_have_is_not_for_a_text_model(held: Held, named: str) -> None:
+    with pytest.raises(ConfigError, match=f"{named}: .* Leave {named} out"):
+        Update.of(
+            held.model, gradients=held.gradients, tokenizer=held.tokenizer, **{named: (0.0, 1.0)}
+        )
+
+
+
 @pytest.mark.parametrize("factor", [1.0, -1.0, -5.0])
 def test_a_language_models_gradient_tells_its_sign(held: Held, factor: float) -> None:
     gradients = [factor * gradient for gradient in held.gradients]
