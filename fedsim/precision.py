@@ -21,8 +21,9 @@ def at_own_precision(tensors: Tensors) -> Tensors:
     """
     floats = [value for value in tensors.values() if value.is_floating_point()]
     for dtype in _FORMATS:
-        wider = all(value.itemsize >= dtype.itemsize for value in floats)
-        if not floats or not wider or all(value.dtype == dtype for value in floats):
+        if all(value.dtype == dtype for value in floats):
+            return tensors  # what bfloat16 holds, float16 mostly holds as well
+        if not all(value.itemsize >= dtype.itemsize for value in floats):
             continue
         telling = dtype == torch.float32 or any(_sizes(v) >= _FEWEST for v in floats)
         if telling and all(_fits(value, dtype) for value in floats):

@@ -52,6 +52,23 @@ def bound(rounding: float) -> float:
     return CUTS.float_sums + 2 * rounding
 
 
+def coarse_note(observation: Observation) -> str:
+    """Why no guess can be certified, where the wire is too coarse for it; else empty."""
+    seen = rounding = 0.0
+    for name, value in observation.received.items():
+        if value.is_floating_point():
+            seen += float(observation.update((name,))[name].square().sum())
+            rounding += float(_rounding(value, observation.kind))
+    largest = bound((rounding / seen) ** 0.5) if seen else 0.0
+    if largest <= CUTS.loosest:
+        return ""
+    types = {str(value.dtype).removeprefix("torch.") for value in observation.received.values()}
+    return (
+        f"not certified: rounding to {' and '.join(sorted(types))} explains up to {largest:.1%} of "
+        f"the update, and a proof allows {CUTS.loosest:.0%}"
+    )
+
+
 NO_PROOF = Proof(1.0, CUTS.float_sums)
 """Of a guess that makes nothing of the message, or no message at all."""
 

@@ -15,6 +15,7 @@ from typing import get_args
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.proofs.two_classes import UNSETTLED, has_two_classes, negated, sign_behind
+from attacks.proofs.verdict import coarse_note
 from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
@@ -106,7 +107,9 @@ def best_reading(
     if _fit(best)[0] == 1.0:
         job.late = best.expired
         return best
-    return replace(best, exhausted=exhausted)
+    coarse = "" if best.confidence is None else coarse_note(reply.seen)
+    note = "; ".join(filter(None, (best.note, coarse)))
+    return replace(best, exhausted=exhausted, note=note)
 
 
 def first_refusal(chosen: Attack, label: str, reply: OpenReply, task: Task, job: Job) -> str:

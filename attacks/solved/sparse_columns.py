@@ -103,6 +103,11 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
     falls = falls.where(values[:-1] > floor, 0)
     rank = int(falls.argmax()) + 1
     fall = float(falls[rank - 1])
+    if most is not None and rank > most and float(falls[:most].max()) >= CUTS.rank_fall:
+        # What lies behind so great a fall is weaker than any example: rounding in steps of a size
+        # that the numbers do not show, as of differences that were scaled.
+        rank = int(falls[:most].argmax()) + 1
+        fall = float(falls[rank - 1])
     known = float(falls[most - 1]) if most is not None and most <= len(falls) else 0.0
     if fall < CUTS.rank_fall and most is not None and known >= CUTS.known_rank_fall:
         rank, fall = most, known

@@ -258,7 +258,8 @@ class _Update:
                 images, labels, times, proof = other.images, other.labels, other.times, other.proof
         size = max(1.0, float(values.abs().max())) if proof.holds else 1.0
         agreed = self.signs.agreement(columns)
-        sharp = 3 * factors.spread(seen) <= CUTS.pixel_error * size
+        spread = 3 * factors.spread(seen)
+        sharp = spread <= CUTS.pixel_error * size
         levels: list[Certificate] = [
             certificate(proof, "in_span" if good else "guess", sharp=bool(right))
             for right, good in zip(sharp, agreed >= CUTS.in_span_agreement, strict=True)
@@ -270,6 +271,7 @@ class _Update:
             scale_note(_factor(observation, proof)) if proof.holds and bool(sharp.any()) else "",
             range_note(images, task) if proof.holds else "",
             "" if proof.holds or not self._mixed else _MIXED,
+            "" if not proof.holds or bool(sharp.all()) else _coarse(float(spread.max())),
         )
         grey = images.new_full((missing, *images.shape[1:]), 0.5).float().cpu()
         return Reconstruction(
@@ -281,6 +283,13 @@ class _Update:
             confidence=(*(levels[i] for i in places.tolist()), *[_GUESS] * missing),
             note="; ".join(filter(None, notes)),
         )
+
+
+def _coarse(error: float) -> str:
+    return (
+        f"rounding of what was sent moves a pixel by up to {255 * error:.2g} of 255 levels, and "
+        "half a level is the most that is certified"
+    )
 
 
 def _factor(observation: Observation, proof: Proof) -> float:

@@ -13,6 +13,7 @@ from attacks.observed import output_rows
 from attacks.observed.input_range import find_range
 from attacks.scheduling.readings import OpenReply
 from experiments.external.facts import facts_of
+from experiments.external.multiples import multiple_of
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
@@ -202,7 +203,12 @@ def update_of(
     tensors, note = _completed(sent, base, network)
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
     _check_moved(reply, tensors, kind, key)
-    tensors, whole = at_own_precision(tensors), at_own_precision(got.tensors)
+    times = multiple_of(reply, tensors, claimed_examples) if kind == "weights" else 1
+    own = got.tensors
+    if times != 1:
+        own = {k: v / times if v.is_floating_point() else v for k, v in own.items()}
+        note += f"; they are {times} times weights, and were divided"
+    tensors, whole = at_own_precision(tensors), at_own_precision(own)
     whole, kind = _as_weights(tensors, whole, kind)
     observation = Observation(  # copied, as a program trains on with what it handed over
         key or CaptureKey(round=1, client=0),

@@ -25,9 +25,11 @@ from torch.nn import functional as F
 import fedsim
 from experiments.external.attack_stage import attack_captures
 from experiments.external.captured import Captured, captured
+from experiments.external.multiples import multiple_of
 from fedsim.capture import CaptureStore, client_of
 from fedsim.errors import ConfigError
 from fedsim.reply_kind import kind_of
+from fedsim.types import Batch
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid
 from server.grids.local import run_server
@@ -356,6 +358,51 @@ def test_replies_that_could_not_be_read_are_counted(
     said = capsys.readouterr().out
     assert f"replies that could not be read: 1, see {tmp_path / 'left_out.json'}" in said
     assert said.count("1 certified") == CLIENTS - 1
+
+
+def weights_of_a_step(factor: float) -> fedsim.Update:
+    torch.manual_seed(0)
+    net = Net()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    loss(net, Batch(image(0), torch.tensor([0]))).backward()
+    optimizer.step()
+    after = {name: factor * value for name, value in net.state_dict().items()}
+    return fedsim.Update.of(
+        net, before=before, after=after, loss=loss, image_shape=SHAPE, num_examples=1
+    )
+
+
+def test_weights_times_a_whole_number_are_divided() -> None:
+    victim = weights_of_a_step(5.0)
+    assert "they are 5 times weights" in victim.match
+    assert fedsim.attack(victim, "spear", quiet=True).certified == (True,)
+    with pytest.raises(ConfigError, match=r"reply: it is 5\.[45]\d* times the weights"):
+        weights_of_a_step(5.5)
+    sent = {"w": torch.rand(8, 8)}
+    assert multiple_of({"w": 128.3 * sent["w"]}, sent, 128) == 128
+    assert multiple_of({"w": 1.1 * sent["w"]}, sent, 128) == 1
+
+
+@pytest.mark.parametrize("form", ["half weights", "bfloat16 gradient"])
+def test_a_coarse_format_that_allows_no_proof_is_named(form: str) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    if form == "half weights":
+        net = net.half().float()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    loss(net, Batch(image(1), torch.tensor([0]))).backward()
+    gradients = {name: value.grad for name, value in net.named_parameters()}
+    given: dict[str, Any] = {"gradients": {n: g.bfloat16() for n, g in gradients.items()}}  # type: ignore[union-attr]
+    if form == "half weights":
+        torch.optim.SGD(net.parameters(), 0.1).step()
+        halves = {name: value.half() for name, value in net.state_dict().items()}
+        given = {"before": before, "after": halves}
+    victim = fedsim.Update.of(net, **given, loss=loss, image_shape=SHAPE, num_examples=1)
+    guess = fedsim.attack(victim, "spear", quiet=True, samples=4096)
+    assert guess.confidence == ("in_span",)
+    shown = "rounding to float16" if form == "half weights" else "moves a pixel by up to"
+    assert shown in guess.note
 
 
 def test_whole_numbers_are_named_as_such(tmp_path: Path) -> None:

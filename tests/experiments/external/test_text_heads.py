@@ -157,7 +157,6 @@ def test_what_images_have_is_not_for_a_text_model(held: Held, named: str) -> Non
         )
 
 
-
 @pytest.mark.parametrize("factor", [1.0, -1.0, -5.0])
 def test_a_language_models_gradient_tells_its_sign(held: Held, factor: float) -> None:
     gradients = [factor * gradient for gradient in held.gradients]
