@@ -151,10 +151,9 @@ def test_unknown_tensors_are_compared_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("named", ["image_shape", "input_shape", "input_range"])
 def test_what_images_have_is_not_for_a_text_model(held: Held, named: str) -> None:
+    given: Any = {named: (0.0, 1.0)}
     with pytest.raises(ConfigError, match=f"{named}: .* Leave {named} out"):
-        Update.of(
-            held.model, gradients=held.gradients, tokenizer=held.tokenizer, **{named: (0.0, 1.0)}
-        )
+        Update.of(held.model, gradients=held.gradients, tokenizer=held.tokenizer, **given)
 
 
 @pytest.mark.parametrize("factor", [1.0, -1.0, -5.0])
