@@ -64,14 +64,14 @@ def sign_behind(observation: Observation, task: Task, batch: Batch) -> int | Non
     signs, plain = set[int](), set[int]()
     for sign, proof in _proofs(observation, task, batch):
         signs.add(sign)
-        if any(abs(proof.factor / one - 1) <= max(_SAME, proof.bound) for one in usual):
+        if any(abs(proof.factor / length - 1) <= max(_SAME, proof.bound) for length in usual):
             plain.add(sign)
             if sign > 0 and _alone(observation, task, batch):
                 return sign
-    told = plain or signs
-    if len(told) > 1:
+    fitting = plain or signs
+    if len(fitting) > 1:
         return 0
-    return told.pop() if told else None
+    return fitting.pop() if fitting else None
 
 
 def _alone(observation: Observation, task: Task, batch: Batch) -> bool:
@@ -82,11 +82,11 @@ def _alone(observation: Observation, task: Task, batch: Batch) -> bool:
         return False
     network = task.model(observation.sent, device=batch.inputs.device)
     with torch.no_grad():
-        one, other = (
+        first, second = (
             float(task.loss(network, replace(batch, labels=labels)))
             for labels in (batch.labels, 1 - batch.labels)
         )
-    return abs(one - other) > _EVEN
+    return abs(first - second) > _EVEN
 
 
 def _proofs(observation: Observation, task: Task, batch: Batch) -> Iterator[tuple[int, Proof]]:

@@ -181,10 +181,10 @@ def _sign(reply: OpenReply, reading: OpenReply, task: Task, guess: Reconstructio
         return None
     count = reading.seen.knowledge.num_examples
     known = reply.seen.knowledge.model_copy(update={"num_examples": count})
-    told = sign_behind(replace(reply.seen, knowledge=known), task, guess.guess)
+    sign = sign_behind(replace(reply.seen, knowledge=known), task, guess.guess)
     # Examples of unequal weights: the other classes with other weights do as well.
-    weighted = told is None and guess.certified and bool((guess.guess.labels >= 0).all())
-    return 0 if weighted else told
+    weighted = sign is None and guess.certified and bool((guess.guess.labels >= 0).all())
+    return 0 if weighted else sign
 
 
 def _counted(chosen: Attack, reply: OpenReply) -> Iterator[tuple[OpenReply, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -21,6 +21,7 @@ from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
 from attacks.solved.incidence import arrangement, sentence
 from attacks.tokens.layout import left_layouts
+from fedsim.build import LATER
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
@@ -69,7 +70,7 @@ class EmbeddingRows(Attack):
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     threshold: Annotated[float, Field(gt=0)] = 5.0
-    adaptive: bool = False
+    adaptive: bool = field(default=False, metadata=LATER)
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Tokens compared with the width: the order needs one dimension for each token."""

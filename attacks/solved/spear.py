@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -30,6 +30,7 @@ from attacks.solved.cuts import CUTS
 from attacks.solved.relu_dictionary import ReluDictionary, activations_room, find_next_linear
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
+from fedsim.build import LATER
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
@@ -82,7 +83,7 @@ class Spear(Attack):
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
 
     samples: Annotated[int, Field(ge=1)] = 1_000_000
-    adaptive: bool = False
+    adaptive: bool = field(default=False, metadata=LATER)
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Examples compared with the rank of the first layer and what either search can find."""

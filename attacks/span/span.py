@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -21,6 +21,7 @@ from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.span_membership import best_test
 from attacks.tokens.subspace import Subspace
+from fedsim.build import LATER
 from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
@@ -81,7 +82,7 @@ class Span(Attack):
     bag: bool = True
     work: Annotated[int, Field(ge=1)] | None = None
     over_rounds: bool = False
-    adaptive: bool = False
+    adaptive: bool = field(default=False, metadata=LATER)
 
     @property
     def grouped_by(self) -> Grouping:

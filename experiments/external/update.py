@@ -204,11 +204,11 @@ def update_of(
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
     _check_moved(reply, tensors, kind, key)
     times = multiple_of(reply, tensors, claimed_examples) if kind == "weights" else 1
-    own = got.tensors
+    weights = got.tensors
     if times != 1:
-        own = {k: v / times if v.is_floating_point() else v for k, v in own.items()}
+        weights = {k: v / times if v.is_floating_point() else v for k, v in weights.items()}
         note += f"; they are {times} times weights, and were divided"
-    tensors, whole = at_own_precision(tensors), at_own_precision(own)
+    tensors, whole = at_own_precision(tensors), at_own_precision(weights)
     whole, kind = _as_weights(tensors, whole, kind)
     observation = Observation(  # copied, as a program trains on with what it handed over
         key or CaptureKey(round=1, client=0),

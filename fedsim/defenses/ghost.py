@@ -145,8 +145,8 @@ class Ghost(Defense):
         near = _nearest(table, tokens, most)
         rows, where = near.unique(return_inverse=True)
         around = _nearest(table, rows, most)
-        for token, own, place in zip(tokens, near, where, strict=True):
-            yield self._fitting(token, own, around[place])
+        for token, neighbours, place in zip(tokens, near, where, strict=True):
+            yield self._fitting(token, neighbours, around[place])
 
     def _most(self, table: Tensor) -> int:
         return min(self.neighbours + _WIDER * _WIDENINGS, len(table) - 1)
@@ -154,11 +154,11 @@ class Ghost(Defense):
     def _fitting(self, token: Tensor, near: Tensor, around: Tensor) -> Tensor:
         """Of the neighbours ``near (n,)``, whose own are ``around (n, n)``, those that may."""
         for count in range(min(self.neighbours, len(near)), len(near) + 1, _WIDER):
-            own, theirs = near[:count], around[:count, :count]
-            shared = torch.isin(theirs, own).sum(1)
+            nearest, theirs = near[:count], around[:count, :count]
+            shared = torch.isin(theirs, nearest).sum(1)
             fits = (shared <= self.overlap * count) & (theirs != token).all(1)
             if fits.any():
-                return own[fits]
+                return nearest[fits]
         return near[: self.neighbours]
 
     @property
@@ -214,4 +214,4 @@ def _states(model: Transformer, texts: Tensor) -> tuple[Tensor, ...]:
 def _distances(model: Transformer, texts: Tensor, goal: tuple[Tensor, ...]) -> Tensor:
     """``(text,)``: mean squares of the differences from the goal's states, summed over layers."""
     pairs = zip(_states(model, texts), goal, strict=True)
-    return torch.stack([(own - other).square().mean((1, 2)) for own, other in pairs]).sum(0)
+    return torch.stack([(states - other).square().mean((1, 2)) for states, other in pairs]).sum(0)

@@ -91,10 +91,10 @@ class Mixup(Defense):
 
 def _unmixings(mixtures: Tensor) -> Iterator[tuple[Tensor, float]]:
     """Of each order the matrix ``(image, mixture)`` that leads nearest to bytes, and how near."""
-    one = torch.eye(len(mixtures)).to(mixtures)
+    identity = torch.eye(len(mixtures)).to(mixtures)
     shares = torch.linspace(0.5, 1, _SHARES + 1).to(mixtures)[1:, None, None]
     for order in permutations(range(len(mixtures))):
-        unmixing = torch.linalg.inv(shares * one + (1 - shares) * one[list(order)])
+        unmixing = torch.linalg.inv(shares * identity + (1 - shares) * identity[list(order)])
         values = unmixing @ mixtures * 255
         miss = (values - values.round().clamp(0, 255)).square().mean((1, 2))
         best = int(miss.argmin())
