@@ -67,6 +67,11 @@ class Reconstruction:
         """Whether an example of the guess is certified, see ``attacks.proofs.verdict``."""
         return "certified" in (self.confidence or ())
 
+    @property
+    def proven(self) -> bool:
+        """Whether all examples of the guess are certified."""
+        return set(self.confidence or ()) == {"certified"}
+
 
 @dataclass
 class Job:

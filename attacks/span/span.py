@@ -150,7 +150,7 @@ class Span(Attack):
                 if exhausted():
                     error.reason, error.ended = f"{error.reason}; {ended}", "exhausted"
                 raise
-            if set(guess.confidence or ()) == {"certified"} or not exhausted():
+            if guess.proven or not exhausted():
                 return guess
         note = "; ".join(filter(None, (guess.note, ended)))
         return replace(guess, expired=False, exhausted=True, note=note)

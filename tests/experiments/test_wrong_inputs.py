@@ -30,7 +30,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "note.txt": "hello",
         "stuff/note.txt": "hello",
         "suite-none.toml": "suite = []",
-        "suite-lost.toml": 'suite = ["base.toml", "lost"]',
+        "suite-lost.toml": 'suite = ["base.toml", "vanished"]',
         "suite-suite.toml": 'suite = ["quickstart"]',
         "suite-twice.toml": 'suite = ["base.toml", "base.toml"]',
         "suite-more.toml": 'seeds = [1]\nsuite = ["base.toml"]',
