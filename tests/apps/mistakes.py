@@ -224,7 +224,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     ("run binary.toml", "binary.toml", "not valid TOML", "Correct the file."),
     ("run empty.toml", "name", "is missing", "Add it."),
     ("run suite-none.toml", "suite", "[] is not a list", "List their names or files."),
-    ("run suite-lost.toml", "'lost'", "is not an experiment", "Known: "),
+    ("run suite-lost.toml", "'vanished'", "is not an experiment", "Known: "),
     (
         "run suite-suite.toml",
         "suite",
