@@ -1,6 +1,8 @@
 """Membership scores on batches whose members are known, and along a whole run."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -30,6 +32,13 @@ MEMBERS = 6
 KEY = CaptureKey(round=1, client=0)
 RNG = torch.Generator().manual_seed(0)
 ROWS = Batch(torch.rand(32, 1, 8, 8, generator=RNG), torch.arange(32) % 4)
+
+
+@pytest.fixture(autouse=True)
+def _same_weights() -> Iterator[None]:
+    """Networks are drawn; else their weights depend on the tests that ran before."""
+    with seeded(0):
+        yield
 
 
 @pytest.fixture
@@ -75,28 +84,34 @@ def test_members_are_scored_higher_on_average(task: Task, statistic: str) -> Non
     assert scored[:MEMBERS].mean() > scored[MEMBERS:].mean()
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_members_come_first_after_steps_of_adam(task: Task, steps: int) -> None:
-    network = task.build()
-    sent, batch = state(network), ROWS[[*range(MEMBERS), 30, 31]]
-    sent = {name: value.clone() for name, value in sent.items()}
+def after_adam(task: Task, steps: int) -> Observation:
+    """A reply of weights after steps of AdamW, from weights that are drawn."""
+    network, batch = task.build(), ROWS[[*range(MEMBERS), 30, 31]]
+    sent = {name: value.clone() for name, value in state(network).items()}
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     for _ in range(steps):
         optimizer.zero_grad()
         task.loss(network, batch).backward()
         optimizer.step()
     known = Knowledge(num_examples=MEMBERS + 2, optimizer="adamw")
-    seen, job = Observation(KEY, sent, state(network), "weights", known), Job(candidates=rows)
-    likelihood, cosine = (
-        attack.reconstruct([seen], task, [RNG], job)[0].scores
-        for attack in (Membership(), Membership(statistic="cosine"))
-    )
-    assert likelihood is not None
-    assert cosine is not None
-    assert (likelihood[:MEMBERS, None] > likelihood[None, MEMBERS:]).double().mean() > 0.85
-    assert cosine[:MEMBERS].mean() > cosine[MEMBERS:].mean() + cosine[MEMBERS:].std() / 2
+    return Observation(KEY, sent, state(network), "weights", known)
+
+
+def auc(attack: Membership, seen: Observation, task: Task) -> float:
+    scores = attack.reconstruct([seen], task, [RNG], Job(candidates=rows))[0].scores
+    assert scores is not None
+    return float((scores[:MEMBERS, None] > scores[None, MEMBERS:]).double().mean())
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_members_come_first_after_steps_of_adam(task: Task, steps: int) -> None:
+    replies = [after_adam(task, steps) for _ in range(5)]
+    assert min(auc(Membership(), seen, task) for seen in replies) > 0.85
+    # The sign of one step tells little: .56 to .88 by the weights that are drawn, .5 by chance.
+    assert fmean(auc(Membership(statistic="cosine"), seen, task) for seen in replies) > 0.6
+    job = Job(candidates=rows)
     with pytest.raises(CannotAttack, match="multiple of a gradient"):
-        Membership(statistic="gain").reconstruct([seen], task, [RNG], job)
+        Membership(statistic="gain").reconstruct([replies[0]], task, [RNG], job)
 
 
 def rows() -> Batch:
