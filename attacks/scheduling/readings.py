@@ -97,14 +97,14 @@ def best_reading(
         if best is None or _fit(guess) > _fit(best):
             note = "; ".join(filter(None, (guess.note.rstrip("."), assumed)))
             best = replace(guess, note=note)
-        settled = guess.confidence is None or _fit(guess)[0] == 1.0 or sign == 0
+        settled = guess.confidence is None or guess.proven or sign == 0
         if settled or time.monotonic() >= end:
             break
     job.late = late
     if best is None:
         refused.ended = "exhausted" if exhausted else ""
         raise refused
-    if _fit(best)[0] == 1.0:
+    if best.proven:
         job.late = best.expired
         return best
     coarse = "" if best.confidence is None else coarse_note(reply.seen)
@@ -233,7 +233,7 @@ def _check_count(guess: Reconstruction, reading: OpenReply, task: Task) -> None:
     A row of a language model may hold several texts.
     """
     count, known = len(guess.guess), reading.seen.knowledge.num_examples
-    proven = _fit(guess)[0] == 1.0
+    proven = guess.proven
     most = known if known is not None or proven else reading.claimed
     packed = proven and task.spec.kind == "language-modelling"
     if most is not None and count > most and not packed:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 from experiments.analysis.evidence import Kind, Reason
+from experiments.analysis.paired import Scored, difference, is_attack
 from experiments.analysis.statistics import Difference
+from experiments.plan.config import VerdictRule
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, AttackKey
 
 NULLS = (PRIOR_ONLY, OTHER_CLIENT)
@@ -111,6 +114,62 @@ class BaselineComparison:
     def _below(self, lead: Difference) -> bool:
         high = math.inf if lead.high is None else lead.high
         return lead.clusters >= self.clients and high < self.smallest
+
+
+def compared(
+    here: Mapping[str, Sequence[Scored]], by: Sequence[str], rule: VerdictRule, smallest: float
+) -> list[BaselineComparison]:
+    """Every attack with values for all of these metrics, compared with its baselines."""
+    attacks = {metric: [attack for attack in here[metric] if is_attack(attack)] for metric in by}
+    names = [attack.attacker for attack in attacks[by[0]]]
+    comparisons = []
+    for name in names:
+        by_metric = {m: attack for m in by for attack in attacks[m] if attack.attacker == name}
+        if len(by_metric) == len(by):
+            against = {m: _against(attack, here[m], len(names)) for m, attack in by_metric.items()}
+            blind = [nulls_of(attack, here[m]).get(PRIOR_ONLY) for m, attack in by_metric.items()]
+            whole = all(
+                null is None or attack.values.keys() <= null.values.keys()
+                for attack, null in zip(by_metric.values(), blind, strict=True)
+            )
+            comparisons.append(BaselineComparison(name, against, smallest, rule.clients, whole))
+    return comparisons
+
+
+def leaking_rounds(
+    here: Sequence[Scored], main: str, rule: VerdictRule, smallest: float
+) -> Iterator[Reason]:
+    """Rounds in which an attack is surely above its baselines, corrected for all of them."""
+    attacks = [attack for attack in here if is_attack(attack)]
+    rounds = sorted({victim.round for attack in attacks for victim in attack.values})
+    for attack, number in product(attacks, rounds if len(rounds) > 1 else ()):
+        values = {victim: x for victim, x in attack.values.items() if victim.round == number}
+        alone = replace(attack, values=values)
+        leads = _against(alone, here, len(attacks) * len(rounds))
+        if BaselineComparison(attack.attacker, {main: leads}, smallest, rule.clients).leaks:
+            least = min(lead.mean for lead in leads.values())
+            numbers = {"round": float(number), "mean": least}
+            yield Reason(kind="round", attack=attack.attacker, numbers=numbers)
+
+
+def nulls_of(attack: Scored, here: Iterable[Scored]) -> dict[str, Scored]:
+    """The null baselines of an attack among all scores under one defense, by kind."""
+    nulls = {}
+    for null in here:
+        if (null.attacker.attack, null.control) == (PRIOR_ONLY, "none"):
+            nulls[PRIOR_ONLY] = null
+        elif (null.attacker, null.control) == (attack.attacker, OTHER_CLIENT):
+            nulls[OTHER_CLIENT] = null
+    return nulls
+
+
+def _against(attack: Scored, here: Iterable[Scored], comparisons: int) -> dict[str, Difference]:
+    leads = {}
+    for kind, null in nulls_of(attack, here).items():
+        between = difference(attack.values, null.values, comparisons=comparisons)
+        if between is not None:
+            leads[kind] = between
+    return leads
 
 
 def merged(reasons: Iterable[Reason]) -> list[Reason]:

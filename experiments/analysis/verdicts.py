@@ -23,13 +23,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from statistics import fmean
 
 import pandas as pd
 
-from experiments.analysis.comparison import BaselineComparison, merged
+from experiments.analysis.comparison import (
+    BaselineComparison,
+    compared,
+    leaking_rounds,
+    merged,
+    nulls_of,
+)
 from experiments.analysis.evidence import Clients, Grade, Kind, Reached, Reason, Verdict, Word
 from experiments.analysis.frames import attacked, by_status, jobs
 from experiments.analysis.gaps import adaptive_gaps, oblivious_twin
@@ -44,10 +49,9 @@ from experiments.analysis.hits import (
 )
 from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.membership import Finding
-from experiments.analysis.paired import Scored, difference, estimate, is_attack, portfolio
-from experiments.analysis.statistics import Difference
+from experiments.analysis.paired import Scored, estimate, is_attack, portfolio
 from experiments.plan.config import VerdictRule
-from fedsim.records import LOST, MAIN, OTHER_CLIENT, PRIOR_ONLY, UNSCORED, AttackKey, Modality
+from fedsim.records import LOST, MAIN, PRIOR_ONLY, UNSCORED, AttackKey, Modality
 
 WORDS = ("batch_token_precision", "batch_token_recall")
 """Judged together: listing every word gives full recall, naming one sure word full precision."""
@@ -162,7 +166,7 @@ def judge(
         null=null,
         nulls={
             kind: fmean(one.values.values())
-            for kind, one in (_nulls(known[best.attacker], here[main]) if best else {}).items()
+            for kind, one in (nulls_of(known[best.attacker], here[main]) if best else {}).items()
         },
         over_null=best.against[main][null] if best and null else None,
         beating=beating,
@@ -192,15 +196,15 @@ def _tested(
 ) -> _Tested:
     main = MAIN[modality]
     rows = attacked(scores)
-    matches = _matches(here, (main,), rule, rule.smallest(modality))
+    matches = compared(here, (main,), rule, rule.smallest(modality))
     exact = exact_hits(here, modality)
     return _Tested(
         place=place,
         attacks=[attack for attack in here[main] if is_attack(attack)],
         matches=matches,
-        words=_matches(here, WORDS, rule, rule.rouge) if modality == "text" else [],
-        labels=_matches(here, (LABELS,), rule, rule.rouge),
-        rounds=[*_leaking_rounds(here[main], main, rule, rule.smallest(modality))],
+        words=compared(here, WORDS, rule, rule.rouge) if modality == "text" else [],
+        labels=compared(here, (LABELS,), rule, rule.rouge),
+        rounds=[*leaking_rounds(here[main], main, rule, rule.smallest(modality))],
         exact=exact,
         recovered=recovered_hits(here, modality),
         returned={hits.attacker: verbatim(hits, len(matches)) for hits in exact},
@@ -208,62 +212,6 @@ def _tested(
         working=working,
         bounded=bounded,
     )
-
-
-def _matches(
-    here: Mapping[str, Sequence[Scored]], by: Sequence[str], rule: VerdictRule, smallest: float
-) -> list[BaselineComparison]:
-    """Every attack with values for all of these metrics, compared with its baselines."""
-    attacks = {metric: [attack for attack in here[metric] if is_attack(attack)] for metric in by}
-    names = [attack.attacker for attack in attacks[by[0]]]
-    compared = []
-    for name in names:
-        by_metric = {m: attack for m in by for attack in attacks[m] if attack.attacker == name}
-        if len(by_metric) == len(by):
-            against = {m: _against(attack, here[m], len(names)) for m, attack in by_metric.items()}
-            blind = [_nulls(attack, here[m]).get(PRIOR_ONLY) for m, attack in by_metric.items()]
-            whole = all(
-                null is None or attack.values.keys() <= null.values.keys()
-                for attack, null in zip(by_metric.values(), blind, strict=True)
-            )
-            compared.append(BaselineComparison(name, against, smallest, rule.clients, whole))
-    return compared
-
-
-def _leaking_rounds(
-    here: Sequence[Scored], main: str, rule: VerdictRule, smallest: float
-) -> Iterator[Reason]:
-    """Rounds in which an attack is surely above its baselines, corrected for all of them."""
-    attacks = [attack for attack in here if is_attack(attack)]
-    rounds = sorted({victim.round for attack in attacks for victim in attack.values})
-    for attack, number in product(attacks, rounds if len(rounds) > 1 else ()):
-        values = {victim: x for victim, x in attack.values.items() if victim.round == number}
-        alone = replace(attack, values=values)
-        leads = _against(alone, here, len(attacks) * len(rounds))
-        compared = BaselineComparison(attack.attacker, {main: leads}, smallest, rule.clients)
-        if compared.leaks:
-            least = min(lead.mean for lead in leads.values())
-            numbers = {"round": float(number), "mean": least}
-            yield Reason(kind="round", attack=attack.attacker, numbers=numbers)
-
-
-def _nulls(attack: Scored, here: Iterable[Scored]) -> dict[str, Scored]:
-    nulls = {}
-    for null in here:
-        if (null.attacker.attack, null.control) == (PRIOR_ONLY, "none"):
-            nulls[PRIOR_ONLY] = null
-        elif (null.attacker, null.control) == (attack.attacker, OTHER_CLIENT):
-            nulls[OTHER_CLIENT] = null
-    return nulls
-
-
-def _against(attack: Scored, here: Iterable[Scored], comparisons: int) -> dict[str, Difference]:
-    compared = {}
-    for kind, null in _nulls(attack, here).items():
-        between = difference(attack.values, null.values, comparisons=comparisons)
-        if between is not None:
-            compared[kind] = between
-    return compared
 
 
 def _over_labels(match: BaselineComparison) -> float:

@@ -101,8 +101,8 @@ def test_a_sweep_brings_the_states_nearer(language: Any) -> None:
     def distance(sweeps: int) -> float:
         shadows = Ghost(neighbours=10, sweeps=sweeps, gain=0.0).on_batch(batch, language, rng())
         pairs = [
-            language(input_ids=own.inputs, output_hidden_states=True).hidden_states
-            for own in (batch, shadows)
+            language(input_ids=texts.inputs, output_hidden_states=True).hidden_states
+            for texts in (batch, shadows)
         ]
         return sum(float((a[0] - b[0]).square().mean()) for a, b in zip(*pairs, strict=True))
 

@@ -269,12 +269,12 @@ def test_declared_noise_is_not_estimated_on_the_rows(bert: Victim) -> None:
     noise = {"name": "gaussian_noise", "std": 1e-6}
     seen, truth = bert.capture([5, 6, 7], noise)
     known = seen.knowledge.model_copy(update={"defense": (noise,)})
-    told = replace(seen, knowledge=known)
+    granted = replace(seen, knowledge=known)
     adaptive = EmbeddingRows(adaptive=True)
-    assert adaptive._declared(told) == pytest.approx(1e-12, rel=0.05)
+    assert adaptive._declared(granted) == pytest.approx(1e-12, rel=0.05)
     rng = torch.Generator()
-    (guess,) = adaptive.reconstruct([told], bert.task, [rng], Job())
+    (guess,) = adaptive.reconstruct([granted], bert.task, [rng], Job())
     assert tokens(guess.guess) == tokens(truth)
-    secret = replace(told, knowledge=known.model_copy(update={"defense": None}))
+    secret = replace(granted, knowledge=known.model_copy(update={"defense": None}))
     with pytest.raises(CannotAttack, match="needs the client's defense"):
         adaptive.reconstruct([secret], bert.task, [rng], Job())

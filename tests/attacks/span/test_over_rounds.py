@@ -164,7 +164,7 @@ def test_an_earlier_guess_does_not_hide_that_a_search_was_cut_short(
     seen = [
         replace(observation([1.0]), key=CaptureKey(round=number, client=0)) for number in (1, 2)
     ]
-    seen = [replace(one, knowledge=Knowledge(num_examples=1, all_rows=True)) for one in seen]
+    seen = [replace(reply, knowledge=Knowledge(num_examples=1, all_rows=True)) for reply in seen]
     guesses = over_rounds(
         seen,
         lambda _, position: (first, second)[position],

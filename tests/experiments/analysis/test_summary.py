@@ -350,3 +350,19 @@ def test_the_card_tells_the_protocol() -> None:
     with_statistics = threat_model([config.model_copy(update={"task": task})])
     mode = dict(with_statistics.protocol)["client mode"]
     assert mode == "train (dropout and batch statistics on)"
+
+
+@pytest.mark.parametrize(
+    ("proved", "word"), [({"c0"}, "not decided"), ({"c0", "c1"}, "holds by bound")]
+)
+def test_a_bound_has_to_hold_in_every_seed(proved: set[str], word: str) -> None:
+    scores = [
+        row(defense="sign", attack=attack, cell=f"c{seed}", seed=seed, client=client, value=10.0)
+        for seed in (0, 1)
+        for client in range(6)
+        for attack in ("dlg", PRIOR_ONLY)
+    ]
+    cells = {"c0": cell(0), "c1": cell(1)}
+    findings = summarise(scores, [], cells, bounded=lambda name, *_: name in proved)
+    (verdict,) = findings.sections[0].evidence.verdicts
+    assert verdict.word == word

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from experiments.decision import calibrate
 from experiments.decision.targets import Target
 from experiments.decision.trial import CellTrial, Guessed, _came_back, _score
+from fedsim.federation import FederationConfig
 from fedsim.records import AttackKey
-from tests.experiments.analysis.cases import row
+from tests.experiments.analysis.cases import cell, row
 
 VERBATIM = Target("verbatim", 0.0)
 
@@ -76,3 +78,21 @@ def test_no_strength_holds_against_an_adapted_attack_that_works_nowhere(
     trial._ran["dlg"] = [True] * 4
     assert trial.faults() == fault
     assert trial.controls == ["dlg", "oblivious"]
+
+
+@pytest.mark.parametrize(("rounds", "times"), [([1], 1.0), ([1, 2], 50.0)])
+def test_the_bound_on_any_attack_counts_all_captured_rounds(
+    rounds: list[int], times: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of fifty rounds in each of which every row is drawn."""
+    config = cell(0).model_copy(
+        update={
+            "federation": FederationConfig(batch_size=4, rounds=50, clients=8),
+            "defense": ({"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 3.0},),
+        }
+    )
+    keys = [SimpleNamespace(round=number) for number in rounds]
+    monkeypatch.setattr(calibrate, "Victims", lambda _: SimpleNamespace(keys=keys))
+    monkeypatch.setattr(calibrate, "owned", lambda _: (4,) * 8)
+    captured: Any = SimpleNamespace(config=config)
+    assert calibrate._nats([captured]) == pytest.approx(times / 18)  # 1 / (2 z^2) a reply

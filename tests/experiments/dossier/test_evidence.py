@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from scipy.stats import beta
 
+from experiments.analysis.keys import DefenseInSetting
+from experiments.bounds.audit import AuditRow
 from experiments.dossier.folder import MANIFEST, PAGE, RECORD
+from experiments.dossier.privacy import _audited
 from experiments.dossier.record import EvidenceRecord
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES, Run
@@ -179,3 +182,23 @@ def test_a_card_of_differential_privacy(make_run: Make, said: Said) -> None:
     audited = read_record(run.root / "evidence" / RECORD, EvidenceRecord).privacy
     assert all(0 <= (card.audited or 0) <= card.claimed for card in audited)
     assert any(card.audited is not None for card in audited)
+
+
+def test_a_card_has_the_audits_of_its_own_setting() -> None:
+    audit = AuditRow(
+        run="r",
+        cell="c0",
+        defense="dp_sgd",
+        defense_options="{}",
+        unit="example",
+        round=1,
+        canaries=9,
+        epsilon=2.0,
+        lower=0.5,
+        any_mechanism=0.4,
+        shift=1.0,
+    )
+    other = audit.model_copy(update={"cell": "c2", "lower": 5.0})
+    place = DefenseInSetting("", "dp_sgd", "{}")
+    assert _audited([audit, other], place, ["c0"]) == 0.5
+    assert _audited([other], place, ["c0"]) is None
