@@ -12,7 +12,7 @@ from docs.measured import (
     Row,
     Strict,
     digits,
-    found_row,
+    named_row,
     number,
     read,
 )
@@ -86,7 +86,7 @@ def _cells(name: str) -> tuple[PaperCell, ...]:
 
 
 def _line(cell: PaperCell) -> list[str]:
-    cells = [(found_row(reference), digits(reference)) for reference in cell.references]
+    cells = [(named_row(reference), digits(reference)) for reference in cell.references]
     sizes = dict.fromkeys(str(row.n) for row, _ in cells if row.n)
     values = [_without_interval(row).text(places) for row, places in cells]
     intervals = [_interval(row, places) for row, places in cells]

@@ -150,11 +150,16 @@ class Reference(Strict):
 
 
 class Headline(Strict):
-    """One line of the README's table."""
+    """One line of the README's table.
+
+    Attributes:
+        victims: the value that counts them, where the first of ``references`` has no ``n``.
+    """
 
     question: str
     answer: str
     references: tuple[Reference, ...]
+    victims: Reference | None = None
 
 
 class Headlines(Strict):
@@ -185,7 +190,7 @@ def read_headlines() -> Headlines:
     return Headlines.model_validate(json.loads(text))
 
 
-def found_row(reference: Reference) -> Row:
+def named_row(reference: Reference) -> Row:
     """The one value that a reference names."""
     matching = [
         row
@@ -204,4 +209,4 @@ def digits(reference: Reference) -> int:
 
 def look_up(reference: Reference) -> str:
     """The one value that a reference names, with its interval."""
-    return found_row(reference).text(digits(reference))
+    return named_row(reference).text(digits(reference))

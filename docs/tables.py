@@ -16,9 +16,11 @@ from docs.measured import (
     HEADLINES,
     ROOT,
     Columns,
+    Headline,
     Result,
     Row,
     look_up,
+    named_row,
     read,
     read_headlines,
 )
@@ -125,10 +127,15 @@ def markdown(header: list[str], body: list[list[str]]) -> str:
 def headlines() -> str:
     """The README's table, every number looked up in its result file."""
     body = [
-        [row.question, row.answer.format(*map(look_up, row.references))]
+        [row.question, _victims(row), row.answer.format(*map(look_up, row.references))]
         for row in read_headlines().rows
     ]
-    return markdown(["Setting", "Recovered"], body)
+    return markdown(["Setting", "n", "Recovered"], body)
+
+
+def _victims(row: Headline) -> str:
+    """The number of examples that the line's first value rests on."""
+    return look_up(row.victims) if row.victims else str(named_row(row.references[0]).n)
 
 
 def block(name: str) -> str:
