@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attacks.feasibility import Feasibility, Prospect
 from fedsim.capture import Observation
+from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact, Knowledge
 from fedsim.records import Certificate
@@ -175,6 +176,8 @@ class Attack:
         modalities: kinds of data that it can reconstruct.
         infers: the rows of an update, which of given candidates are among them, or what they have
             in common.
+        estimates: distortions that the attack measures on the update itself, so that it need not be
+            told of a defense that does nothing else.
         learned_once: all the work is in ``prepare``, and a guess takes no time.
         grouping: the observations of one call, unless an option changes that, see ``grouped_by``: a
             single one, all of one broadcast model, all of one client by round, or all there are, by
@@ -210,6 +213,7 @@ class Attack:
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image", "text"})
     grouping: ClassVar[Grouping] = "each"
     infers: ClassVar[Inferred] = "rows"
+    estimates: ClassVar[frozenset[Distortion]] = frozenset()
     learned_once: ClassVar[bool] = False
 
     @property

@@ -23,6 +23,7 @@ from attacks.observed.replay import replay
 from attacks.observed.search import restart_generators
 from attacks.observed.simulated_steps import SimulatedSteps
 from fedsim.capture import Observation
+from fedsim.defenses.base import Distortion
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 
@@ -60,6 +61,7 @@ class Bayes(ImageMatching):
     """
 
     title: ClassVar[str] = "Bayes"
+    estimates: ClassVar[frozenset[Distortion]] = frozenset({"noise"})
 
     steps: Annotated[int, Field(ge=1)] = 1000
     learning_rate: Annotated[float, Field(gt=0)] = 0.1

@@ -23,6 +23,7 @@ from attacks.solved.incidence import arrangement, sentence
 from attacks.tokens.layout import left_layouts
 from fedsim.build import LATER
 from fedsim.capture import Observation
+from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.records import Certificate
@@ -69,6 +70,7 @@ class EmbeddingRows(Attack):
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
+    estimates: ClassVar[frozenset[Distortion]] = frozenset({"noise"})
     threshold: Annotated[float, Field(gt=0)] = 5.0
     adaptive: bool = field(default=False, metadata=LATER)
 

@@ -23,6 +23,7 @@ from attacks.tokens.span_membership import best_test
 from attacks.tokens.subspace import Subspace
 from fedsim.build import LATER
 from fedsim.capture import CaptureKey, Observation
+from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.base import Task
@@ -76,6 +77,9 @@ class Span(Attack):
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
+    estimates: ClassVar[frozenset[Distortion]] = frozenset(
+        {"scale", "noise", "sparsity", "sign", "rounding"}
+    )
 
     beam: Annotated[int, Field(ge=1)] = 256
     starts: Annotated[int, Field(ge=1)] = 40

@@ -51,6 +51,7 @@ from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.membership import Finding
 from experiments.analysis.paired import Scored, estimate, is_attack, portfolio
 from experiments.plan.config import VerdictRule
+from experiments.plan.entries import allows_for
 from fedsim.records import LOST, MAIN, PRIOR_ONLY, UNSCORED, AttackKey, Modality
 
 WORDS = ("batch_token_precision", "batch_token_recall")
@@ -321,7 +322,8 @@ def _untried(tested: _Tested) -> Iterator[Reason]:
         yield Reason(kind="hardly_tested")
         return
     if tested.place.defense != "none":
-        ran = [hits for hits in ran if hits.attacker.adaptive]
+        options = tested.place.defense_options
+        ran = [hits for hits in ran if allows_for(hits.attacker, options)]
         if not ran:
             yield Reason(kind="no_adaptive")
             return

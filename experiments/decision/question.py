@@ -126,4 +126,6 @@ def _fingerprint(experiment: ExperimentConfig) -> str:
     for section, names in _MACHINE.items():
         for name in names:
             table.get(section, {}).pop(name, None)
+        if not table.get(section, True):
+            del table[section]
     return digest(json.dumps(table, sort_keys=True).encode())[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from experiments.analysis.hits import CLOSE, EXACT_METRIC
 from experiments.decision.plan import UNDEFENDED
 from experiments.decision.targets import SHARES, Target
 from experiments.plan.cells import Cell
-from experiments.plan.entries import Entry, entries
+from experiments.plan.entries import Entry, allows_for, entries
 from experiments.stages.attack import Attackers
 from experiments.stages.coverage import is_exact
 from experiments.stages.score import Scorer
@@ -86,7 +87,12 @@ class CellTrial:
         if self.cells[0].config.defense == (UNDEFENDED,):
             return ""
         ran = {label for label, done in self._ran.items() if 2 * sum(done) >= len(done)}
-        adapted = [entry.key for entry in self._entries if entry.adaptive and entry.label in ran]
+        options = json.dumps(self.cells[0].config.defense)
+        adapted = [
+            entry.key
+            for entry in self._entries
+            if entry.label in ran and allows_for(entry.key, options)
+        ]
         if not adapted:
             return "no attack that is adapted to the defense was run"
         working = [entry.key for entry in self._entries if entry.label in self.working]
@@ -96,8 +102,8 @@ class CellTrial:
 
     @property
     def controls(self) -> list[str]:
-        """Labels of the attacks that are adapted to defenses, and of their oblivious variants."""
-        adapted = [entry.key for entry in self._entries if entry.adaptive]
+        """Labels of the attacks that allow for some defense, and of their oblivious variants."""
+        adapted = [entry.key for entry in self._entries if entry.adaptive or entry.estimates]
         twins = [oblivious_twin(key, [entry.key for entry in self._entries]) for key in adapted]
         return [entry.label for entry in self._entries if entry.key in (*adapted, *twins)]
 

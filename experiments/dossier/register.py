@@ -9,7 +9,7 @@ from attacks import attack_classes
 from experiments.analysis.findings import Result, TaskFindings
 from experiments.analysis.membership import METRICS, SEEN, Finding, inferred
 from experiments.dossier.record import Objective, Tested
-from experiments.plan.entries import entries
+from experiments.plan.entries import allows_for, entries
 from experiments.plan.folder import Run
 from experiments.preview.catalog import CATALOGS
 from experiments.report.naming import attack_label, named_place
@@ -53,7 +53,7 @@ def register(
                 attack=attack_label(section, result.attacker),
                 what=said.get(result.attack, "").replace("``", ""),
                 options=options(result.attack_options),
-                adapted=result.adaptive,
+                adapted=allows_for(result.attacker, result.place.defense_options),
                 budget=f"{sum(result.jobs.values())} captures; {budgets[section.cells[0]]}",
                 jobs=result.jobs,
                 outcome=_outcome(section, result),

@@ -6,11 +6,14 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from attacks import attack_classes
 from experiments.plan.config import ExperimentConfig
 from fedsim.build import build, options_of
+from fedsim.defenses import build_chain
+from fedsim.defenses.base import Distortion
 from fedsim.errors import ConfigError
 from fedsim.records import AttackKey
 
@@ -24,6 +27,7 @@ class Entry:
         table: name and options as written.
         options: all options as canonical JSON.
         adaptive: whether it uses the declared defense.
+        estimates: distortions that it measures on the update itself.
         infers: ``rows``, ``membership`` or ``properties``.
     """
 
@@ -31,6 +35,7 @@ class Entry:
     table: dict[str, Any]
     options: str
     adaptive: bool
+    estimates: frozenset[Distortion] = frozenset()
     infers: str = "rows"
 
     @property
@@ -51,8 +56,30 @@ def entries(experiment: ExperimentConfig) -> list[Entry]:
             label += "-" + hashlib.sha256(options.encode()).hexdigest()[:6]
         if label in {entry.label for entry in found}:
             raise ConfigError(f"{where}: the same attack stands there twice. Remove one.")
-        found.append(Entry(label, table, options, attack.is_adaptive, attack.infers))
+        found.append(
+            Entry(label, table, options, attack.is_adaptive, attack.estimates, attack.infers)
+        )
     return found
+
+
+@cache
+def allows_for(attacker: AttackKey, defense_options: str) -> bool:
+    """Whether an attack is told of a defense, or measures on the update all that it distorts.
+
+    Args:
+        attacker: by the name of its class.
+        defense_options: the chain's tables as canonical JSON.
+    """
+    if attacker.adaptive:
+        return True
+    attack = attack_classes().get(attacker.attack)
+    try:
+        chain = build_chain(json.loads(defense_options), "defenses")
+    except ConfigError:  # a foreign federation's own
+        return False
+    if attack is None or not chain.distortions:
+        return False
+    return chain.distortions <= attack.estimates
 
 
 def _variants(experiment: ExperimentConfig) -> Iterator[tuple[str, dict[str, Any]]]:

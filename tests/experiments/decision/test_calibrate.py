@@ -264,3 +264,9 @@ def test_another_question_needs_another_folder(calibrated: Path, said: Said) -> 
     code, _, error = said("calibrate", file, "--hold", "rouge1=.4", "--out", calibrated)
     assert code == 2
     assert "another answer" in error
+
+
+def test_the_number_of_workers_is_no_part_of_the_question(calibrated: Path, said: Said) -> None:
+    file = calibrated.parent / "small.toml"
+    code, _, error = said(*arguments(file, calibrated), "--workers", "1")
+    assert code == 0, error

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from attacks.span.span import Span
 from experiments.decision import calibrate
 from experiments.decision.targets import Target
 from experiments.decision.trial import CellTrial, Guessed, _came_back, _score
+from experiments.plan.entries import Entry
 from fedsim.federation import FederationConfig
 from fedsim.records import AttackKey
 from tests.experiments.analysis.cases import cell, row
@@ -70,14 +72,40 @@ def test_no_strength_holds_against_an_adapted_attack_that_works_nowhere(
         "dlg": AttackKey("dlg", '{"adaptive":true}', adaptive=True),
         "oblivious": AttackKey("dlg", '{"adaptive":false}', adaptive=False),
     }
-    cell: Any = SimpleNamespace(config=SimpleNamespace(defense=({"name": "sign"},)))
+    cell: Any = SimpleNamespace(config=SimpleNamespace(defense=({"name": "ghost"},)))
     trial = CellTrial((cell,), SimpleNamespace(), (), working)  # type: ignore[arg-type]
     trial.__dict__["_entries"] = [
-        SimpleNamespace(label=label, key=key, adaptive=key.adaptive) for label, key in keys.items()
+        Entry(label, {"name": key.attack}, key.attack_options, key.adaptive)
+        for label, key in keys.items()
     ]
     trial._ran["dlg"] = [True] * 4
     assert trial.faults() == fault
     assert trial.controls == ["dlg", "oblivious"]
+
+
+@pytest.mark.parametrize(
+    ("defense", "working", "fault"),
+    [
+        ({"name": "gaussian_noise", "std": 0.1}, ("span",), ""),
+        (
+            {"name": "gaussian_noise", "std": 0.1},
+            (),
+            "no attack that is adapted to the defense is shown to work without one",
+        ),
+        ({"name": "ghost"}, ("span",), "no attack that is adapted to the defense was run"),
+    ],
+)
+def test_an_attack_that_measures_the_noise_need_not_be_told_of_it(
+    defense: dict[str, Any], working: tuple[str, ...], fault: str
+) -> None:
+    cell: Any = SimpleNamespace(config=SimpleNamespace(defense=(defense,)))
+    trial = CellTrial((cell,), SimpleNamespace(), (), working)  # type: ignore[arg-type]
+    trial.__dict__["_entries"] = [
+        Entry("span", {"name": "span"}, "{}", adaptive=False, estimates=Span.estimates)
+    ]
+    trial._ran["span"] = [True] * 4
+    assert trial.faults() == fault
+    assert trial.controls == ["span"]
 
 
 @pytest.mark.parametrize(("rounds", "times"), [([1], 1.0), ([1, 2], 50.0)])
