@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from docs.measured import Columns, Result, Row, significant
 from docs.recorded import origin, write
 from docs.values import jobs
-from experiments.analysis.differences import sections
+from experiments.analysis.differences import Side, sections
+from experiments.analysis.hits import EXACT_METRIC
 from experiments.analysis.paired import (
     Scored,
     Values,
@@ -56,7 +57,7 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
     sides = [side for root in roots for side in sections(root).values()]
     modality = sides[0].findings.modality
     unit, metric = UNITS[modality], title(MAIN[modality])
-    values = _strongest(score for side in sides for score in scored(side.scores, MAIN[modality]))
+    values = _by_defense(sides, MAIN[modality])
     noises = [
         spent
         for family in answer.families
@@ -106,7 +107,7 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
             digits={metric: digits, **_DIGITS}
             | {f"{metric} less that of {side} noise": digits for side in (CHEAPER, DEARER)},
         ),
-        rows=tuple(rows),
+        rows=(*rows, *(_exact(rows, sides) if modality == "text" else ())),
         notes=(
             f"{words[LESS]} of {len(others)} leak less than plain noise of equal utility, "
             f"{words[MORE]} leak more, and {words[ALIKE]} are not told apart. {dear} more lose "
@@ -140,11 +141,21 @@ def _lost(spent: Spent) -> float:
     return spent.costs[0].lost.mean
 
 
-def _strongest(scores: Iterable[Scored]) -> dict[str, Values]:
+def _exact(rows: Sequence[Row], sides: Sequence[Side]) -> Iterator[Row]:
+    """How many texts came back word for word under each defense whose leakage is a row."""
+    values = _by_defense(sides, EXACT_METRIC["text"])
+    for row in rows:
+        name = row.setting["defense"]
+        if row.measure == title(MAIN["text"]) and name in values:
+            yield _leakage(name, "word for word", "of n", values[name])
+
+
+def _by_defense(sides: Sequence[Side], metric: str) -> dict[str, Values]:
     """By display name of the defense, and ``prior_only`` without any."""
     groups: dict[str, list[Scored]] = defaultdict(list)
-    for score in scores:
-        groups[named_place(score.place)[1]].append(score)
+    for side in sides:
+        for score in scored(side.scores, metric):
+            groups[named_place(score.place)[1]].append(score)
     strongest = {
         name: portfolio([score for score in group if is_attack(score)])
         for name, group in groups.items()
