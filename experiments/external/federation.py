@@ -81,9 +81,10 @@ def experiment_of(folder: Path, out: Path, model: str | None = None) -> str:
     lines = [
         "# The federation behind captures in simulation, with defenses: what each protects and",
         "# costs. What is NOT KNOWN, as a server does not see it, holds an example. Fill it in,",
-        f"# then run: fedsim show {out.name}, and fedsim run {out.name}",
+        f"# then run: fedsim show {out.name}, and fedsim run {out.name}. The weakest strength that",
+        f"# holds: fedsim calibrate {out.name} --hold {_hold(spec)}",
         f'name = "{out.stem}"',
-        *_attacks(spec),
+        *_attacks(spec, counted=bool(_counted(store, records[0]))),
         "",
         "[task]",
         *map(str, _task(spec, folder, out, model)),
@@ -105,14 +106,22 @@ def experiment_of(folder: Path, out: Path, model: str | None = None) -> str:
     return ", ".join(name for name in lacking if not name.startswith("#"))
 
 
-def _attacks(spec: TaskSpec) -> Iterator[str]:
+def _attacks(spec: TaskSpec, *, counted: bool) -> Iterator[str]:
     yield "attacks = ["
     if spec.kind == "image-classification":
         yield '    { name = "inverting", steps = 200 },  # 4800 if not given, as in its paper'
+        yield '    { name = "ridge" },  # learns from defended updates of public rows'
+        if counted:
+            yield '    { name = "statistics" },  # reads the running statistics, too'
     else:
         yield '    { name = "span" },'
     yield '    { name = "prior_only" },  # the null baseline: it never looks at an update'
     yield "]"
+
+
+def _hold(spec: TaskSpec) -> str:
+    """A target: more than a blind guess reaches, and less than what one recognises."""
+    return "psnr=18" if spec.kind == "image-classification" else "rouge1=.5"
 
 
 def _public(spec: TaskSpec) -> str:

@@ -123,5 +123,7 @@ def test_steps_are_counted_by_batch_normalisation(
     assert (federation.local_steps, federation.batch_size) == (4, 32)
     assert (federation.learning_rate, federation.train_mode) == (0.3, True)
     assert lacking == "model, dataset, optimizer"  # an object names no code
+    names = [str(attack["name"]) for attack in experiment.attacks]
+    assert names == ["inverting", "ridge", "statistics", "prior_only"]
     experiment_of(store.root, tmp_path / "named.toml", "app:Net")
     assert load_plan(str(tmp_path / "named.toml")).experiments[0].task.model == "app:Net"
