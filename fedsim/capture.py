@@ -109,6 +109,7 @@ class CaptureRecord(Keyed, Sealed):
         nodes: the nodes that all sent these very bytes, hence the sum of a cohort under secure
             aggregation; empty otherwise.
         sign_open: whether the numbers, which alone told the kind, leave the sign open.
+        doubt: why another application's reply may hold something else than its model explains.
     """
 
     kind: Kind
@@ -123,6 +124,7 @@ class CaptureRecord(Keyed, Sealed):
     config: dict[str, Setting | list[Setting]] = Field(default_factory=dict)
     nodes: tuple[int, ...] = ()
     sign_open: bool = False
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,20 @@ class CaptureStore:
         )
         received = load_tensors(self.tensors_path(key), record.sha256, record.order)
         return Observation(key, sent, received, record.kind, record.knowledge)
+
+    def beside(self, key: CaptureKey) -> tuple[Tensors, Tensors]:
+        """What else was sent and received, by ``<record>/<entry>``, each sorted by name.
+
+        Raises:
+            StoreError: as ``load``.
+        """
+        record = self.record(key)
+        sent = load_tensors(self.sent_path(record.sent_sha256), record.sent_sha256)
+        received = load_tensors(self.tensors_path(key), record.sha256, record.beside)
+        return (
+            {name: value for name, value in sent.items() if name not in record.sent_order},
+            {name: received[name] for name in record.beside},
+        )
 
     def auxiliary(self) -> Batch:
         """Public rows that the attacker owns; they share no row with the private ones."""

@@ -225,7 +225,8 @@ def _by_name(
         if value.shape != own[target].shape:
             raise ConfigError(
                 f"{what}: {name!r} has the shape {tuple(value.shape)}, and the model's "
-                f"{tuple(own[target].shape)}. Pass the model that the clients train."
+                f"{tuple(own[target].shape)}{_narrower(value, own[target])}. Pass the model that "
+                "the clients train."
             )
         if target not in found:
             found[target] = value
@@ -279,10 +280,18 @@ def _difference(tensors: Tensors, own: Tensors, places: _Places) -> str:
         if value.shape != own[name].shape:
             return (
                 f"tensor {number} has the shape {tuple(value.shape)}, where the model has {name!r} "
-                f"of {tuple(own[name].shape)}. Pass the model that the clients train, and the "
-                "arrays in its order."
+                f"of {tuple(own[name].shape)}{_narrower(value, own[name])}. Pass the model that "
+                "the clients train, and the arrays in its order."
             )
     return (
         f"{len(tensors)} tensors came, and the model has {len(names)}. Pass all of them, or a "
         "dictionary by name."
     )
+
+
+def _narrower(value: Tensor, whole: Tensor) -> str:
+    """That a tensor may be a slice of the model's, as a sub-model of HeteroFL has it."""
+    smaller = all(a <= b for a, b in zip(value.shape, whole.shape, strict=False))
+    if value.dim() != whole.dim() or not value.dim() or not smaller:
+        return ""
+    return ", so that this client may have been sent a narrower one (HeteroFL): name it by --model"

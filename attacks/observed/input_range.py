@@ -2,8 +2,9 @@
 
 Each usual range is tried with images drawn by the law of natural images. The mean of each channel
 and the contrast tell bytes, pixels in [0, 1] and normalised ones apart; they are read off the
-gradient of the first layer, or the statistics of a batch normalisation. Of tables and windows no
-law is known that they could be compared with.
+gradient of the first layer, or the statistics of a batch normalisation. The ranges are equally
+likely before, and one is told where it is as good as sure after. Of tables and windows no law is
+known that they could be compared with.
 """
 
 from __future__ import annotations
@@ -31,25 +32,28 @@ _DRAWS = 8
 """Batches drawn in each range."""
 _BATCH = 4
 """Examples of a batch at most; means of more vary less, so that this is on the safe side."""
-_EXPLAINS = 3.0
+_EXPLAINS = 4.0
 """Standard deviations up to which a range explains what was received."""
-_DOUBTED = 2.5
-"""Standard deviations up to which [0, 1] is not doubted, so that nothing else is tried."""
+_SURE = 0.95
+"""Probability from which a range is told."""
 _SLACK = 0.15
 """Deviation by a range's width, and of log contrast, not held against it: no law is exact."""
 _ROUGH = 1.9
 """Roughness above which noise or another defense covers the gradient; that of images is below."""
+_NEVER = 1e9
+"""Stands for infinity where means are taken."""
 _DARK = 0.5
 """Contrast lost where black is the background, as of digits; colour pictures have none."""
 _NEAR = 4.0
 """Distances between two numbers on the wire up to which an entry is next to zero."""
 _CUT_OUTPUTS = 3
 """Outputs with one largest entry; the slopes of two, as of two classes, may be opposite."""
-_NORMALISED = {
-    1: ((0.1307,), (0.3081,)),
-    3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-}
-"""Means and deviations of MNIST and ImageNet, which most loaders normalise with."""
+_MNIST = ((0.1307,), (0.3081,))
+_CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Means and deviations which most loaders normalise with. Those of small pictures and of large ones
+are too near each other to be told apart."""
+_SMALL = 64
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,28 @@ class _Reading:
     source: str
 
 
-def find_range(observation: Observation, task: Task) -> FoundRange | None:
-    """The usual range that explains an update where [0, 1] does not; else None.
+@dataclass(frozen=True)
+class RangeEvidence:
+    """What an update says of each usual range.
 
-    None as well where the update does not show any: no bias and no statistics, or a defense.
+    Attributes:
+        forms: the ranges.
+        logs: logarithms of their likelihoods, up to a constant.
+        distances: the largest deviation of what was received from what images in each give, in
+            standard deviations.
+        source: of what was received, in words.
+    """
+
+    forms: tuple[InputForm, ...]
+    logs: Tensor
+    distances: Tensor
+    source: str
+
+
+def range_evidence(observation: Observation, task: Task) -> RangeEvidence | None:
+    """What an update says of the range of its images.
+
+    None where it shows none: there is no bias and no statistics, or a defense covers them.
     """
     if not isinstance(task, ImageClassification) or not task.form.plain:
         return None
@@ -98,36 +120,52 @@ def find_range(observation: Observation, task: Task) -> FoundRange | None:
         load_state(network, observation.sent)
         reading = _statistics(observation, task, network) or _gradient(observation, task, network)
         if reading is not None and bool(reading.seen.isfinite().all()):
-            return _decided(reading, task)
+            return _compared(reading, task)
     return None
 
 
-def usual_ranges(channels: int) -> list[Range]:
-    """[0, 1] first, then what loaders make of it."""
+def told_range(evidence: Sequence[RangeEvidence]) -> FoundRange | None:
+    """The range that updates of the same application tell, which may be [0, 1]; else None.
+
+    The mean over the updates counts: what natural images have and the law does not is the same in
+    all of them.
+    """
+    if not evidence:
+        return None
+    logs = torch.stack([each.logs for each in evidence]).mean(0)
+    best = int(logs.argmax())
+    distance = torch.stack([each.distances for each in evidence])[:, best].median()
+    if float(logs.softmax(0)[best]) < _SURE or float(distance) > _EXPLAINS:
+        return None
+    return FoundRange(evidence[0].forms[best], evidence[0].source)
+
+
+def usual_ranges(pixels: tuple[int, int, int]) -> list[Range]:
+    """[0, 1] first, then what loaders make of images ``(channel, height, width)``."""
     ranges: list[Range] = [(0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)]
-    if channels in _NORMALISED:
-        pairs = list(zip(*_NORMALISED[channels], strict=True))
+    channels, height, width = pixels
+    colour = _CIFAR if max(height, width) <= _SMALL else _IMAGENET
+    if channels in (1, 3):
+        pairs = list(zip(*(_MNIST if channels == 1 else colour), strict=True))
         ranges.append(([-m / d for m, d in pairs], [(1 - m) / d for m, d in pairs]))
     return ranges
 
 
-def _decided(reading: _Reading, task: ImageClassification) -> FoundRange | None:
-    shape = task.spec.input_shape
-    best, found = _EXPLAINS, None
-    for bounds in usual_ranges(shape[0]):
-        form = InputForm.of(shape, bounds)
-        kinds = (False, True) if shape[0] == 1 else (False,)
-        distance = min(_distance(reading, form, dark=dark) for dark in kinds)
-        # Pictures of one channel differ more from one another than the law says.
-        if form.plain and distance <= (_DOUBTED if shape[0] > 1 else _EXPLAINS):
-            return None
-        if distance < best:
-            best, found = distance, FoundRange(form, reading.source)
-    return None if found is None or found.form.plain else found
+def _compared(reading: _Reading, task: ImageClassification) -> RangeEvidence:
+    shape = task.form.pixels
+    forms = tuple(InputForm.of(shape, bounds) for bounds in usual_ranges(shape))
+    kinds = (False, True) if shape[0] == 1 else (False,)
+    # Finite, as a layer that overflows in a range speaks against it and not against the others.
+    each = torch.tensor([[_fit(reading, form, dark=dark) for dark in kinds] for form in forms])
+    logs, distances = each.nan_to_num(-_NEVER, _NEVER, -_NEVER).unbind(-1)
+    return RangeEvidence(forms, logs.logsumexp(1), distances.abs().amin(1), reading.source)
 
 
-def _distance(reading: _Reading, form: InputForm, *, dark: bool) -> float:
-    """The largest deviation of what was received from what such images give, in deviations."""
+def _fit(reading: _Reading, form: InputForm, *, dark: bool) -> tuple[float, float]:
+    """Log likelihood of what was received by what such images give, and the largest deviation.
+
+    Student's t of the draws, number by number, since mean and deviation are estimated from them.
+    """
     rng = torch.Generator().manual_seed(0)
     prior = PixelPrior.of(None, form.pixels)
     none = torch.zeros(0, dtype=torch.int64)
@@ -141,8 +179,9 @@ def _distance(reading: _Reading, form: InputForm, *, dark: bool) -> float:
     slack = torch.full_like(drawn[0], _SLACK)
     slack[: form.pixels[0]] *= width.mean((0, 2, 3)).to(slack)
     deviation = (drawn.var(0) + slack.square()).sqrt()
-    worst = ((reading.seen - drawn.mean(0)).abs() / deviation).max()
-    return float(worst) if bool(worst.isfinite()) else float("inf")
+    distances = (reading.seen - drawn.mean(0)).abs() / deviation
+    tails = _DRAWS / 2 * (distances.square() / (_DRAWS - 1)).log1p()
+    return float(-(tails + deviation.log()).sum()), float(distances.max())
 
 
 def _statistics(

@@ -47,18 +47,20 @@ class OpenReply:
         seen: the reply.
         claimed: how many examples the client says it used; None if it says nothing.
         mirrored: the reply with the other sign; None where the sign is not open.
+        doubt: why the model may not explain it, as in ``CaptureRecord``.
     """
 
     seen: Observation
     claimed: int | None = None
     mirrored: Observation | None = None
+    doubt: str = ""
 
 
 def load_reply(store: CaptureStore, key: CaptureKey) -> OpenReply:
     """The reply of ``key``, each file checked against its hash."""
     record = store.record(key)
     other = CaptureStore(store.root / MIRRORED).load(key) if record.sign_open else None
-    return OpenReply(store.load(key), record.claimed_examples, other)
+    return OpenReply(store.load(key), record.claimed_examples, other, record.doubt)
 
 
 def best_reading(
@@ -103,12 +105,13 @@ def best_reading(
     job.late = late
     if best is None:
         refused.ended = "exhausted" if exhausted else ""
+        refused.reason = "; ".join(filter(None, (refused.reason, reply.doubt)))
         raise refused
     if best.proven:
         job.late = best.expired
         return best
     coarse = "" if best.confidence is None else coarse_note(reply.seen)
-    note = "; ".join(filter(None, (best.note, coarse)))
+    note = "; ".join(filter(None, (best.note, coarse, reply.doubt)))
     return replace(best, exhausted=exhausted, note=note)
 
 
@@ -235,7 +238,8 @@ def _check_count(guess: Reconstruction, reading: OpenReply, task: Task) -> None:
     count, known = len(guess.guess), reading.seen.knowledge.num_examples
     proven = guess.proven
     most = known if known is not None or proven else reading.claimed
-    packed = proven and task.spec.kind == "language-modelling"
+    sure = proven or set(guess.confidence or ("guess",)) == {"in_span"}
+    packed = sure and task.spec.kind == "language-modelling"
     if most is not None and count > most and not packed:
         raise CannotAttack(
             f"it explains the update by {count} examples, and there are {most}",

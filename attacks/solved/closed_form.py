@@ -94,7 +94,7 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
         raise CannotAttack(
             f"the client did not send {absent[0]!r} (it is frozen or does not exist), and each "
             "layer is inverted by its own gradient",
-            "Choose an attack that searches.",
+            "Choose 'spear', which reads a first linear layer alone, or an attack that searches.",
         )
     if not all(value.isfinite().all() for value in gradient.values()) or not any(
         value.any() for value in gradient.values()
@@ -144,7 +144,10 @@ def _estimated(found: ImageEstimate, solved: Solved | None, gradient: Tensors) -
     explained = solved is not None and solved.error < CUTS.explained
     if not found.informed and not explained:
         image = found.prior.mean
-        note = "the update is expected to tell next to nothing: the prior's mean is guessed."
+        note = (
+            "beside what no image explains, the update tells next to nothing: the prior's mean is "
+            "guessed."
+        )
     elif solved is not None:
         own = solved.target.target.to(image.device)
         tried = [(model.score(best.image, best.target, best.scale), image, target)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,8 +10,11 @@ from typing import Any, get_args
 
 from torch import nn
 
-from attacks.observed.input_range import FoundRange, find_range
+from attacks.observed.input_range import range_evidence, told_range
+from experiments.external.control_variates import plain_steps
 from experiments.external.facts import facts_of
+from experiments.external.own_layers import with_own_layers
+from experiments.external.tensor_files import read_state_dict
 from experiments.external.update import Update, descending, update_of
 from fedsim.build import suggest
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
@@ -24,12 +26,13 @@ from fedsim.plain_files import check_folder
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.given import Model, task_of
+from fedsim.tasks.images import ImageClassification
 from fedsim.tensor_names import Given
 from fedsim.types import Tensors
 from fedsim.visible import say
 
 _SHOWING = 3
-"""Captures that are asked for the range of their inputs; an odd number."""
+"""Captures that are asked for the range of their inputs."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,21 @@ class Captured:
     def _readings(self, key: CaptureKey | str) -> Update:
         seen = self.store.load(key)
         record = self.store.record(seen.key)
-        reading = self._read(seen, record, self.kind or seen.kind)
+        plain = plain_steps(self.store, replace(seen, kind=self.kind or seen.kind))
+        reading = self._read(plain.observation, record, plain.observation.kind)
+        doubt = "; ".join(filter(None, (reading.doubt, plain.doubt)))
+        reading = replace(reading, match=reading.match + plain.note, doubt=doubt)
         if self.kind is None and record.sign_open:
             return replace(reading, difference=self._read(seen, record, "difference"))
-        return descending(reading)
+        return descending(with_own_layers(reading, self._earlier(seen.key)))
+
+    def _earlier(self, key: CaptureKey) -> Iterator[Update]:
+        """The replies of the same client in the rounds before, the latest first."""
+        for other in reversed(self.store.keys()):
+            if other.client == key.client and other.round < key.round:
+                seen = self.store.load(other)
+                with suppress(ConfigError):
+                    yield self._read(seen, self.store.record(other), self.kind or seen.kind)
 
     def _read(self, seen: Observation, record: CaptureRecord, kind: Kind) -> Update:
         return update_of(
@@ -145,7 +159,7 @@ def captured(
     Args:
         folder: the captures.
         model: needed if the eavesdropper was not given it; as in ``fedsim.tasks.given.task_of``.
-        base: the weights that are not on the wire, or the hub id or folder of such a model.
+        base: the weights that are not on the wire, their file, or the hub id or folder of a model.
         knows: facts that the attacker knows, as in ``Update.of``.
         kind: what the clients reply with, as in ``Eavesdropper``; None for what was recorded.
         **description: the other arguments of ``task_of``: ``tokenizer``, ``task``, ``loss``,
@@ -183,21 +197,30 @@ def captured(
     added = {fact: getattr(told, fact) for fact in told.model_fields_set}
     named = all(isinstance(one, str | None) for one in (model, description.get("loss")))
     read = Captured(store, task, base, added, kind, named, task.build())
-    return read if description.get("input_range") else _ranged(read)
+    ranged = isinstance(task, ImageClassification) and not task.form.plain
+    return read if ranged or description.get("input_range") else _ranged(read)
 
 
 def _ranged(captures: Captured) -> Captured:
-    """With the range of inputs that most of the first captures show, if it is not [0, 1]."""
-    shown = Counter[FoundRange | None]()
+    """With the range of inputs that the first captures tell, if it is not [0, 1]."""
+    if captures.task.modality == "text":
+        return captures
+    shown = []
     for key in captures.store.keys()[:_SHOWING]:
         with suppress(ConfigError):  # said of each where all are read
             update = captures.update(key)
-            shown[find_range(update.observation, update.task)] += 1
-    found = max(shown, key=shown.__getitem__, default=None)
+            shown.append(range_evidence(update.observation, update.task))
+    found = told_range([each for each in shown if each is not None])
     if found is None:
-        return captures
-    say(f"{found}; pass input_range if they do not", error=True)
-    return replace(captures, task=found.of(captures.task))
+        say(
+            "the range of inputs is not known, and attacks that search take [0, 1]; pass "
+            "input_range (--input-range LOW,HIGH) if it is another",
+            error=True,
+        )
+    elif not found.form.plain:
+        say(f"{found}; pass input_range if they do not", error=True)
+        return replace(captures, task=found.of(captures.task))
+    return captures
 
 
 def _task(
@@ -228,9 +251,12 @@ def _task(
 
 
 def _pretrained(name: str, task: Task) -> Tensors:
+    if Path(name).is_file():
+        return read_state_dict(Path(name))
     if name in MODELS or task.modality == "image":
         raise ConfigError(
-            f"base: {name!r} has no pretrained weights. Name a folder or hub id of transformers."
+            f"base: {name!r} has no pretrained weights. Name a folder or hub id of "
+            "transformers, or a file of tensors."
         )
     spec = task.spec
     weights = state(transformer.pretrained(name, spec.architecture, spec.kind, 0))

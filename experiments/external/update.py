@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from attacks.observed import output_rows
-from attacks.observed.input_range import find_range
+from attacks.observed.input_range import range_evidence, told_range
 from attacks.scheduling.readings import OpenReply
 from experiments.external.facts import facts_of
 from experiments.external.multiples import multiple_of
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
+from fedsim.models.lora import is_adapter
 from fedsim.precision import at_own_precision
 from fedsim.reply_kind import ascends, weights_behind
 from fedsim.tasks.base import Task
@@ -46,6 +47,7 @@ class Update:
             attacks try where the number is not known; None if it says nothing.
         difference: the same reply read as a difference, which attacks try as well; None where it
             can be no scaled difference.
+        doubt: why the model may not explain the reply, as in ``CaptureRecord``.
 
     Example:
         The gradient of one picture:
@@ -67,6 +69,7 @@ class Update:
     match: str
     claimed_examples: int | None = None
     difference: Update | None = field(default=None, repr=False)
+    doubt: str = ""
 
     @classmethod
     def of(
@@ -139,8 +142,9 @@ class Update:
             knowledge=facts,
         )
         update = descending(update)
-        found = None if input_range else find_range(update.observation, made)
-        if found is None:
+        shown = None if input_range else range_evidence(update.observation, made)
+        found = None if shown is None else told_range([shown])
+        if found is None or found.form.plain:
             return update
         return replace(update, task=found.of(made), match=f"{update.match}; {found}")
 
@@ -148,7 +152,7 @@ class Update:
     def reply(self) -> OpenReply:
         """As attacks read it."""
         other = None if self.difference is None else self.difference.observation
-        return OpenReply(self.observation, self.claimed_examples, other)
+        return OpenReply(self.observation, self.claimed_examples, other, self.doubt)
 
     def __str__(self) -> str:
         seen, spec = self.observation, self.task.spec
@@ -217,7 +221,23 @@ def update_of(
         kind,
         knowledge,
     )
-    return Update(observation, task, f"{what}: {got.how}{note}", claimed_examples)
+    doubt = "" if key is None else _absent(lacks(sent, network), lacks(got, network), reply)
+    return Update(observation, task, f"{what}: {got.how}{note}", claimed_examples, doubt=doubt)
+
+
+def _absent(unsent: Sequence[str], silent: Sequence[str], reply: Tensors) -> str:
+    """That a client may have weights of its own where none came; frozen ones are everyone's.
+
+    Whoever sends adapters alone trains nothing else.
+    """
+    if not silent or any(map(is_adapter, reply)):
+        return ""
+    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+    advice = "; pass the client's, base=state_dict or --base FILE" if unsent else ""
+    return (
+        f"{silent[0]!r}{more} did not come back: where the client has its own (a personalised "
+        f"head, FedBN), nothing behind them is proven{advice}"
+    )
 
 
 def _as_weights(sent: Tensors, reply: Tensors, kind: Kind) -> tuple[Tensors, Kind]:

@@ -21,6 +21,8 @@ from attacks.tokens.span_membership import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
 from fedsim.errors import CannotAttack
 
+_RESTARTS = 3
+"""Tokens tried as those behind which positions restart."""
 _MORE = "the gradient spans more tokens than were found, as of texts packed into a row would"
 
 
@@ -163,17 +165,21 @@ class ExactSearch:
     ) -> list[SpanSentence]:
         """Rows of texts that see those before them, their positions restarting; none if no such.
 
-        Some collators reset the positions of a packed row and leave its attention as it is.
+        Some collators reset the positions of a packed row and leave its attention as it is. They
+        restart behind an end token, or behind the last token that is in the span as it is placed.
         """
         end = self.model.task.tokenizer.eos_token_id
-        if end is None or not any(end in sentence.ids[1:] for sentence in found):
-            return []
+        ends = [end] if any(end in sentence.ids[1:] for sentence in found) else []
+        ends += [sentence.ids[-1] for sentence in found if sentence.in_span]
         words = torch.cat(list(shortlist.tokens)).unique()
         most = min(self.model.task.most_tokens, test.subspace.rank + 1)
         tokens = [shortlist.tokens[0], *[words] * (most - 1)]
-        placed = test.restarting(int(end))
-        rows, _ = grow(placed, tokens, limit, self.beam, self.job, public=shortlist.public)
-        return rows if rows and self._filled(test, rows) else []
+        for last in list(dict.fromkeys(ends))[:_RESTARTS]:
+            placed = test.restarting(int(last))
+            rows, _ = grow(placed, tokens, limit, self.beam, self.job, public=shortlist.public)
+            if rows and self._filled(test, rows):
+                return rows
+        return []
 
     def _descended(self, test: SpanTest, shortlist: Candidates) -> tuple[list[SpanSentence], bool]:
         """Sentences of an encoder."""
@@ -220,9 +226,28 @@ class ExactSearch:
             for sentence, ids in zip(sentences, known.lines, strict=True)
         ]
         guess = proven(best, whole, known)
-        if guess.certified or not self._one_step or self._filled(test, sentences):
+        if guess.certified or not self._one_step:
             return guess
+        if self._filled(test, sentences):
+            return self._beside(guess, sentences)
         return replace(guess, note=f"{guess.note}; {_MORE}" if guess.note else _MORE)
+
+    def _beside(self, guess: Reconstruction, sentences: list[SpanSentence]) -> Reconstruction:
+        """All sentences of a span that they fill, where they are more than there are rows."""
+        lines = [sentence.ids for sentence in sentences if sentence.in_span]
+        if not self._count or len(lines) <= max(self._count, len(guess.guess)):
+            return guess
+        rows = f"{self._count} row{'s' * (self._count > 1)}"
+        note = (
+            f"{len(lines)} texts in {rows}; how they are set there is not known, so that none is "
+            "proven and each may lack its last token"
+        )
+        return replace(
+            guess,
+            guess=batch_of(lines, self.model.task, [-1] * len(lines)),
+            confidence=("in_span",) * len(lines),
+            note=note,
+        )
 
     def _layouts(
         self, test: SpanTest, traces: Traces, sentences: list[SpanSentence]

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 import fedsim
+from attacks.tokens.layout import RIGHT
 from benchmarks.family_cases import SHAPES
 from experiments.external.update import Update
 from fedsim.data.rows import load_rows
@@ -290,15 +291,32 @@ def test_packed_texts_that_see_one_another_while_positions_restart(family: str, 
     assert guess.confidence == ("certified",)
 
 
+@pytest.mark.parametrize("separator", ["\n", ""])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_of_a_packed_row_without_end_tokens_only_what_is_in_the_span_is_said_to_be(
-    family: str,
-) -> None:
-    """Where its positions restart is not seen; the first token behind it is a mere prediction."""
-    lines = [encoded(family, row)[:6] for row in (A, B)]
-    ids = [[token for line in lines for token in line]]
-    firsts = [[place for line in lines for place in range(len(line))]]
+def test_positions_may_restart_behind_any_token(family: str, separator: str) -> None:
+    tokenizer = client(family)[1]
+    first, second = (encoded(family, row)[:6] for row in (A, B))
+    first += tokenizer(separator).input_ids if separator else []
+    ids, firsts = [[*first, *second]], [[*range(len(first)), *range(len(second))]]
     guess = attacked(family, ids, position_ids=firsts, attention_mask=[[1] * len(ids[0])])
-    assert guess.texts == (client(family)[1].decode(lines[0]),)
-    assert guess.confidence == ("in_span",)
-    assert "the gradient spans more tokens than were found" in guess.note
+    assert guess.texts == (tokenizer.decode(ids[0]),)
+    assert guess.confidence == ("certified",)
+
+
+@pytest.mark.slow
+def test_all_texts_in_the_span_of_a_packed_row_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not see one another, and a learned table of positions counts the row's."""
+    monkeypatch.setattr("attacks.span.exact.search.left_layouts", lambda *args, **more: [RIGHT])
+    model, tokenizer = client("gpt2")
+    lines = [encoded("gpt2", row)[:6] for row in (A, B)]
+    ids = torch.tensor([[token for line in lines for token in line]])
+    text_of = torch.tensor([i for i, line in enumerate(lines) for _ in line])
+    sees = (text_of[:, None] == text_of) & torch.ones(len(text_of), len(text_of)).tril().bool()
+    mask = torch.zeros(sees.shape).masked_fill(~sees, torch.finfo(torch.float32).min)[None, None]
+    loss = model(input_ids=ids, labels=ids, attention_mask=mask).loss
+    gradients = list(torch.autograd.grad(loss, list(model.parameters())))
+    update = Update.of(model, gradients=gradients, tokenizer=tokenizer, num_examples=1)
+    guess = fedsim.attack(update, "span", budget=60, quiet=True)
+    assert guess.texts == (tokenizer.decode(lines[0]), tokenizer.decode(lines[1][:-1]))
+    assert guess.confidence == ("in_span",) * 2
+    assert "2 texts in 1 row" in guess.note

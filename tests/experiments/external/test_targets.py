@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fedsim
+from attacks.observed.input_range import RangeEvidence, told_range, usual_ranges
 from attacks.observed.pixel_prior import PixelPrior
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.reply_kind import hides_its_sign, kind_of
@@ -235,6 +236,27 @@ def test_the_range_of_images_is_found(
         input_range=(0, 1),
     )
     assert (said.task.spec.low, said.task.spec.high) == ((0.0,), (1.0,))
+
+
+@pytest.mark.parametrize(
+    ("shares", "distance", "told"),
+    [
+        ([(0.02, 0.96, 0.02), (0.03, 0.95, 0.02)], 1.0, (-1.0, 1.0)),
+        ([(0.98, 0.01, 0.01)], 1.0, (0.0, 1.0)),
+        ([(0.02, 0.96, 0.02), (0.02, 0.78, 0.2)], 1.0, None),
+        ([(0.01, 0.98, 0.01)], 5.0, None),
+    ],
+)
+def test_a_range_is_told_where_it_is_sure(
+    shares: list[tuple[float, ...]], distance: float, told: tuple[float, float] | None
+) -> None:
+    forms = tuple(InputForm.of((3, 8, 8), bounds) for bounds in usual_ranges((3, 8, 8))[:3])
+    evidence = [
+        RangeEvidence(forms, torch.tensor(each).log(), torch.full((3,), distance), "it shows")
+        for each in shares
+    ]
+    found = told_range(evidence)
+    assert (None if found is None else (*found.form.low, *found.form.high)) == told
 
 
 def filtered(entries: Tensor, share: float, most: float) -> Tensor:
