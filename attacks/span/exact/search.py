@@ -20,7 +20,9 @@ from attacks.tokens.sentences import SpanSentence, grow
 from attacks.tokens.span_membership import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
 from fedsim.errors import CannotAttack
+from fedsim.records import Certificate
 
+_IN_SPAN: Certificate = "in_span"
 _RESTARTS = 3
 """Tokens tried as those behind which positions restart."""
 _MORE = "the gradient spans more tokens than were found, as of texts packed into a row would"
@@ -245,7 +247,7 @@ class ExactSearch:
         return replace(
             guess,
             guess=batch_of(lines, self.model.task, [-1] * len(lines)),
-            confidence=("in_span",) * len(lines),
+            confidence=(_IN_SPAN,) * len(lines),
             note=note,
         )
 

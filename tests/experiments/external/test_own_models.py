@@ -51,7 +51,7 @@ def step(net: nn.Module, client: int, correction: dict[str, Tensor] | None = Non
     with torch.no_grad():
         for name, value in net.named_parameters():
             assert value.grad is not None
-            value -= RATE * (value.grad + (correction or {}).get(name, 0))
+            value.sub_(RATE * (value.grad + (correction or {}).get(name, torch.zeros(()))))
     return OrderedDict((k, v.clone()) for k, v in net.state_dict().items())
 
 
@@ -183,7 +183,7 @@ def test_control_variates_are_taken_out(replies: str, tmp_path: Path) -> None:
                 each.content["variates"] = ArrayRecord(OrderedDict(servers))
                 if replies == "behind":
                     behind = [*arrays.to_numpy_ndarrays(), *(v.numpy() for v in servers.values())]
-                    each.content = RecordDict({"arrays": ArrayRecord(behind)})  # type: ignore[misc]
+                    each.content = RecordDict({"arrays": ArrayRecord(behind)})
             return messages
 
         def aggregate_train(self, server_round: int, answers: Iterable[Message]) -> Any:
