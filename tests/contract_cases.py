@@ -73,6 +73,8 @@ DEFENSE_CASES: dict[str, dict[str, object]] = {
     "ats": {},
     "optimal_noise": {},
     "dual_prune": {},
+    "tip": {},
+    "svdefense": {},
     "withhold": {"tensors": ["*bias"]},
     "ffa_lora": {},
     "ghost": {},

@@ -141,7 +141,7 @@ def test_an_attack_computes_where_it_is_told(
         assert {(r.status, r.reason) for r in run_job(spec)} == {("done", "")}
 
 
-UNFIT = {"soteria", "ats", "ffa_lora", "ghost", "mixup", "optimal_noise"}
+UNFIT = {"soteria", "ats", "ffa_lora", "ghost", "mixup", "optimal_noise", "tip"}
 
 
 @pytest.mark.parametrize("name", sorted(DEFENSE_CASES.keys() - UNFIT))

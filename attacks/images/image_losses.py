@@ -45,7 +45,8 @@ class ImageLoss:
             each example of the guess, for means of pruned examples. ``signs`` compares
             signs, see ``sign_distance``. ``interval`` leaves out what rounding explains.
             ``lengths`` compares those of the tensors, where these are not plainly a gradient.
-        chain: whose surrogate the guess's gradient passes through; empty for none.
+        chain: whose surrogate the guess's gradient passes through, and which tells what of it is
+            comparable; empty for none.
         each: whether every example passes alone, before the mean is taken.
         dither: standard deviation of the noise that a gradient got before its signs were taken.
         flipped: whether noise was added to the signs.
@@ -65,11 +66,11 @@ class ImageLoss:
 
     def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
         """The loss of ``images (example, channel, height, width)``, a scalar."""
-        return self._distance(self.update(images, labels), observed)
+        return self._distance(*self.chain.comparable(self.update(images, labels), observed))
 
     def evidence(self, images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
         """The loss, and ``-log p(observed | images)`` up to a constant, both scalars."""
-        guess = self.update(images, labels)
+        guess, observed = self.chain.comparable(self.update(images, labels), observed)
         distance = self._distance(guess, observed)
         if self.form == "signs":
             return distance, sign_surprise(guess, observed, self.dither, flipped=self.flipped)

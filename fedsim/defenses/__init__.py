@@ -30,7 +30,9 @@ from fedsim.defenses.prune import Prune
 from fedsim.defenses.quantize import Quantize
 from fedsim.defenses.sign import Sign
 from fedsim.defenses.soteria import Soteria
+from fedsim.defenses.svdefense import SvDefense
 from fedsim.defenses.svt_privacy import SvtPrivacy
+from fedsim.defenses.tip import Tip
 from fedsim.defenses.withhold import Withhold
 from fedsim.errors import ConfigError
 
@@ -56,6 +58,8 @@ DEFENSES: dict[str, type[Defense]] = {
     "ats": Ats,
     "optimal_noise": OptimalNoise,
     "dual_prune": DualPrune,
+    "tip": Tip,
+    "svdefense": SvDefense,
     "withhold": Withhold,
     "ffa_lora": FfaLora,
     "ghost": Ghost,

@@ -20,8 +20,8 @@ Distortion: TypeAlias = Literal[
     "scale", "noise", "sparsity", "sign", "rounding", "projection", "orthogonal", "inputs"
 ]
 """Losses of an update: its length; its exact values, to noise, zeros, signs or rounding; a linear
-part that the surrogate leaves out, too; all but each tensor's length, in an orthogonal direction;
-or that the examples were changed before it was computed."""
+part, which the surrogate or ``comparable`` leaves out, too; all but each tensor's length, in an
+orthogonal direction; or that the examples were changed before it was computed."""
 DefenseFamily: TypeAlias = Literal[
     "baseline", "deployed", "published", "compression", "DP", "architecture", "added"
 ]
@@ -153,6 +153,13 @@ class Defense:
     def surrogate(self, update: Tensors) -> Tensors:
         """Differentiable approximation of the defense, for adaptive attackers."""
         return update
+
+    def comparable(self, guess: Tensors, received: Tensors) -> tuple[Tensors, Tensors]:
+        """What of a guess's update and of the received one is equal at the truth, up to a scale.
+
+        Has to run under ``torch.func``; a slope is asked for by ``guess`` alone.
+        """
+        return guess, received
 
     def recover(self, batch: Batch, model: nn.Module) -> Batch:
         """Examples of which ``on_batch`` makes these, as far as an attacker can tell."""

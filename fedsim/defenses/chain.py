@@ -132,6 +132,12 @@ class Chain(Defense):
             update = defense.surrogate(update)
         return update
 
+    def comparable(self, guess: Tensors, received: Tensors) -> tuple[Tensors, Tensors]:
+        """``comparable`` of each defense, the last one first."""
+        for defense in reversed(self.defenses):
+            guess, received = defense.comparable(guess, received)
+        return guess, received
+
     def recover(self, batch: Batch, model: nn.Module) -> Batch:
         """``recover`` of each defense, the last one first."""
         for defense in reversed(self.defenses):

@@ -40,7 +40,7 @@ for name in ("ffa_lora", "ghost"):  # of adapters and language models, which are
     del VARIANTS[name]
 UNFIT = {
     "image": {"dropout", "freeze_embeddings"},
-    "text": {"soteria", "ats", "mixup", "optimal_noise"},
+    "text": {"soteria", "ats", "mixup", "optimal_noise", "tip"},
 }
 UNFIT["single"] = UNFIT["image"]
 

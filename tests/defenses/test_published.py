@@ -24,6 +24,8 @@ from fedsim.defenses.ffa_lora import FfaLora
 from fedsim.defenses.optimal_noise import OptimalNoise
 from fedsim.defenses.pfgd import Pfgd, cosines
 from fedsim.defenses.soteria import Soteria
+from fedsim.defenses.svdefense import SvDefense
+from fedsim.defenses.tip import Tip
 from fedsim.defenses.withhold import Withhold
 from fedsim.errors import ConfigError
 from fedsim.tasks.base import Task, load_state
@@ -211,6 +213,8 @@ def test_the_truth_fits_what_an_adaptive_attacker_expects(
         ({"name": "pfgd", "fraction": 0.2}, Pfgd(fraction=0.2).on_update(gradient, rng())),
         ({"name": "dual_prune"}, DualPrune().on_update(gradient, rng())),
         ({"name": "censor"}, censored),
+        ({"name": "tip"}, Tip().on_step(gradient, one, rng())),
+        ({"name": "svdefense"}, SvDefense().on_update(gradient, rng())),
     ]
     for table, received in sent:
         task, seen = victim(batch, defense=(table,))
@@ -252,6 +256,61 @@ def test_optimal_noise_is_as_large_as_a_coordinate_tells(
     tokens = Batch(torch.tensor([[1]]), torch.zeros(1))
     with pytest.raises(ConfigError, match="Choose images"):
         OptimalNoise().on_step(gradient, Step(one.model, tokens, one.loss), rng())
+
+
+def test_tip_adds_noise_to_high_frequencies_of_important_kernels(
+    step: Callable[[int], tuple[Step, Tensors]],
+) -> None:
+    one, gradient = step(2)
+    tip = Tip(clip=1e6, epsilon=1e7)  # nothing is clipped
+    noise = [
+        {name: value - gradient[name] for name, value in tip.on_step(gradient, one, rng(s)).items()}
+        for s in range(20)
+    ]
+    first = "body.0.weight"
+    touched = noise[0][first].flatten(1).any(1)
+    assert int(touched.sum()) == math.ceil(0.3 * len(touched))
+    assert not any(noise[0][name].any() for name in gradient if not name.startswith("body."))
+    # By the definition: of 25 frequencies the 16 with more than half of the farthest's distance.
+    low = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 4), (0, 4), (4, 0), (4, 1), (4, 4)]
+    spectra = torch.fft.fft2(torch.stack([each[first][touched] for each in noise]))
+    assert max(float(spectra[..., i, j].abs().max()) for i, j in low) < 1e-5
+    expected = 1e6 * math.sqrt(2 * math.log(1.25e5)) / (2 * 1e7) * 4 / 25
+    drawn = torch.stack([each[first][touched] for each in noise])
+    assert float(drawn.square().mean().sqrt()) == pytest.approx(expected, rel=0.05)
+    # Of one convolution, Grad-CAM's importance by its definition.
+    body, head = one.model.body, one.model.fc
+    assert isinstance(body, nn.Sequential)
+    assert isinstance(head, nn.Linear)
+    channels = body[0](one.batch.inputs).detach().requires_grad_(True)
+    scores = head(body[1:](channels))
+    true = sum(score[label] for score, label in zip(scores, one.batch.labels, strict=True))
+    (slopes,) = torch.autograd.grad(true, channels)
+    importance = slopes.mean((2, 3)).abs().mean(0)
+    torch.testing.assert_close(tip.importances(one)["body.0"], importance)
+    assert float(importance[touched].min()) > float(importance[~touched].max())
+    linear = nn.Linear(2, 2)
+    with pytest.raises(ConfigError, match="no convolution"):
+        tip.on_step(gradient, Step(linear, one.batch, one.loss), rng())
+
+
+def test_svdefense_sends_as_much_energy_as_the_entropy_asks_for() -> None:
+    left, _, right = torch.linalg.svd(torch.randn(4, 6, generator=rng()), full_matrices=False)
+    sizes = torch.tensor([3.0, 2.0, 1.0, 0.5])
+    matrix, bias = (left * sizes) @ right, torch.randn(4, generator=rng(1))
+    shares = sizes.square() / sizes.square().sum()
+    entropy = float(-(shares * shares.log()).sum()) / math.log(4)
+    for least, most in ((0.2, 0.5), (0.5, 0.9), (0.9, 1.0)):
+        rank = int((shares.cumsum(0) < least + (most - least) * entropy).sum()) + 1
+        truncated = (left[:, :rank] * sizes[:rank]) @ right[:rank]
+        weights = truncated.norm(dim=1) / truncated.norm(dim=1).max()
+        update = {"fc.weight": matrix.view(4, 2, 3), "fc.bias": bias}
+        sent = SvDefense(least=least, most=most).on_update(update, rng())
+        torch.testing.assert_close(sent["fc.weight"].flatten(1), weights[:, None] * truncated)
+        torch.testing.assert_close(sent["fc.bias"], weights * bias)
+    one = torch.outer(bias, matrix[0])
+    alone = SvDefense().on_update({"w": one}, rng())["w"]
+    torch.testing.assert_close(alone / bias.abs()[:, None] * bias.abs().max(), one)
 
 
 def test_dual_pruning_leaves_out_the_largest_and_the_smallest() -> None:
