@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from docs import claims
 from docs.compared import HEADER, compared, hours
 from docs.measured import (
     DASH,
@@ -146,6 +147,8 @@ def block(name: str) -> str:
         return _standing()
     if name == SOURCES:
         return _sources()
+    if name == claims.CLAIMS:
+        return f"\n{markdown(claims.HEADER, claims.rows())}\n\n"
     if name.startswith(PAPERS):
         paper = name.removeprefix(PAPERS)
         return f"\n{markdown(HEADER, compared(paper))}\n\n{hours(paper)}\n\n"

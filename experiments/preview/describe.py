@@ -170,7 +170,10 @@ def _facts(cls: type[Any]) -> str:
         return f"It reconstructs {' and '.join(sorted(cls.modalities))}.{known}"
     if hasattr(cls, "run_by"):
         known = f"{cls.known[0].lower()}{cls.known[1:]}"
-        return f"Kind: {cls.family}. Run by {cls.run_by}. An adaptive attacker knows: {known}"
+        claim = f" Its paper claims: {cls.claim}." * bool(cls.claim)
+        return (
+            f"Kind: {cls.family}. Run by {cls.run_by}.{claim} An adaptive attacker knows: {known}"
+        )
     if hasattr(cls, "attacker_wants"):
         return f"Unit: {cls.unit}. The attacker wants it {cls.attacker_wants}."
     return ""

@@ -43,6 +43,7 @@ class Ats(Defense):
     family: ClassVar[DefenseFamily] = "published"
     run_by: ClassVar[str] = "the client; the authors' code has it"
     known: ClassVar[str] = "The policies; the image is moved back by the border that fits."
+    claim: ClassVar[str] = '"infeasible for the adversary to extract any useful information"'
 
     policies: Annotated[tuple[str, ...], Field(min_length=1)] = ("21-13-3", "7-4-15")
 

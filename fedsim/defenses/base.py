@@ -95,6 +95,7 @@ class Defense:
         family: where it comes from.
         run_by: who runs it, and which product or code has it.
         known: what an adaptive attacker uses of it, in a sentence.
+        claim: what its paper's abstract says of inversion; empty if nothing.
 
     Example:
         A chain of one defense, by the name and the options of an experiment file:
@@ -113,6 +114,7 @@ class Defense:
     family: ClassVar[DefenseFamily] = "added"
     run_by: ClassVar[str] = "the client"
     known: ClassVar[str] = "Its options, and what its members say of it."
+    claim: ClassVar[str] = ""
 
     def fit(self, schedule: Schedule) -> Defense:
         """The same defense, its noise set for a client with this schedule."""

@@ -45,6 +45,7 @@ class Censor(Defense):
     known: ClassVar[str] = (
         "Lengths, a right angle to what was sent, and whether that is the true gradient."
     )
+    claim: ClassVar[str] = "withstands five attacks, keeps utility"
 
     trials: Annotated[int, Field(ge=1)] = 20
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-4

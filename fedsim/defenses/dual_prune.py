@@ -38,6 +38,7 @@ class DualPrune(Defense):
     family: ClassVar[DefenseFamily] = "published"
     run_by: ClassVar[str] = "the client"
     known: ClassVar[str] = "The zeros, which are left out of the comparison."
+    claim: ClassVar[str] = "withstands the strongest attacks, keeps utility"
 
     largest: Annotated[float, Field(ge=0, lt=1)] = 0.05
     smallest: Annotated[float, Field(ge=0, lt=1)] = 0.75

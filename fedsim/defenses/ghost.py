@@ -57,6 +57,7 @@ class Ghost(Defense):
     family: ClassVar[DefenseFamily] = "published"
     run_by: ClassVar[str] = "the client; the authors' code has it"
     known: ClassVar[str] = "The word table: which tokens a shadow may stand for."
+    claim: ClassVar[str] = 'recovers "as low as 1%", also adaptively'
 
     neighbours: Annotated[int, Field(ge=1)] = 70
     overlap: Annotated[float, Field(ge=0, le=1)] = 0.1

@@ -47,6 +47,7 @@ class OptimalNoise(Defense):
     family: ClassVar[DefenseFamily] = "published"
     run_by: ClassVar[str] = "the client; the authors' code has it"
     known: ClassVar[str] = "How much noise is expected where, learned from other examples."
+    claim: ClassVar[str] = "protects better than noise and pruning, with better utility"
 
     std: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     samples: Annotated[int, Field(ge=1)] = 10

@@ -37,6 +37,7 @@ class Pfgd(Defense):
     family: ClassVar[DefenseFamily] = "published"
     run_by: ClassVar[str] = "the client; the authors' code has it"
     known: ClassVar[str] = "The projection itself, as a differentiable function."
+    claim: ClassVar[str] = "mitigates inversion"
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.01
 

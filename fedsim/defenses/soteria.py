@@ -43,6 +43,7 @@ class Soteria(Defense):
     family: ClassVar[DefenseFamily] = "published"
     run_by: ClassVar[str] = "the client; the authors' code has it"
     known: ClassVar[str] = "The zeros, which are left out of the comparison."
+    claim: ClassVar[str] = "errors up to 160 times those under other defenses, no accuracy lost"
 
     percentile: Annotated[float, Field(ge=0, lt=100)] = 70.0
 

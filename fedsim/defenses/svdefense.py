@@ -49,6 +49,7 @@ class SvDefense(Defense):
     family: ClassVar[DefenseFamily] = "published"
     run_by: ClassVar[str] = "the client; its idea, with formulas of ours"
     known: ClassVar[str] = "The spaces of what was sent, and the weights, which row lengths tell."
+    claim: ClassVar[str] = "robust also to adaptive attackers, minimal loss of accuracy"
 
     least: Annotated[float, Field(gt=0, le=1)] = 0.5
     most: Annotated[float, Field(gt=0, le=1)] = 0.9

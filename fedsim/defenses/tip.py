@@ -52,6 +52,7 @@ class Tip(Defense):
     family: ClassVar[DefenseFamily] = "published"
     run_by: ClassVar[str] = "the client; the authors' code leaves the method out"
     known: ClassVar[str] = "Where noise can lie; those frequencies are left out of the comparison."
+    claim: ClassVar[str] = 'pictures "visually unrecognizable", accuracy of no defense'
 
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
