@@ -80,6 +80,10 @@ DEFENSE_CASES: dict[str, dict[str, object]] = {
     "ghost": {},
     "mixup": {},
 }
+IMAGES_ALONE = {"soteria", "ats", "mixup", "optimal_noise", "tip"}
+"""Defenses that refuse texts."""
+OTHER_MODELS = {"ffa_lora", "ghost"}
+"""Defenses that ask for adapters or a language model."""
 
 
 def jobs(cell: Path, name: str, guesses: Path, seed: int = 0, **more: object) -> list[JobSpec]:

@@ -26,7 +26,7 @@ from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 from tests.attacks.conftest import pictures, victim  # noqa: F401
-from tests.contract_cases import DEFENSE_CASES, RUNS, Cell, jobs
+from tests.contract_cases import DEFENSE_CASES, IMAGES_ALONE, OTHER_MODELS, RUNS, Cell, jobs
 from tests.far import FAR, Far, Generators, Watch
 
 
@@ -141,10 +141,7 @@ def test_an_attack_computes_where_it_is_told(
         assert {(r.status, r.reason) for r in run_job(spec)} == {("done", "")}
 
 
-UNFIT = {"soteria", "ats", "ffa_lora", "ghost", "mixup", "optimal_noise", "tip"}
-
-
-@pytest.mark.parametrize("name", sorted(DEFENSE_CASES.keys() - UNFIT))
+@pytest.mark.parametrize("name", sorted(DEFENSE_CASES.keys() - IMAGES_ALONE - OTHER_MODELS))
 def test_a_client_computes_where_it_is_told(name: str) -> None:
     rows = load_rows("sentences", "train[:2]", modality="text")
     config = TaskConfig(model="tiny-bert", dataset="sentences", max_length=8)

@@ -19,7 +19,7 @@ from experiments.stages.simulate import Simulator
 from fedsim.defenses import DEFENSES
 from fedsim.defenses.base import Defense
 from tests.apps.cases import IMAGES, TEXT, merge
-from tests.contract_cases import ATTACK_CASES, DEFENSE_CASES
+from tests.contract_cases import ATTACK_CASES, DEFENSE_CASES, IMAGES_ALONE, OTHER_MODELS
 from tests.fakes.renamed_defenses import PREFIX, renamed
 
 Pairs = Callable[[str], dict[str, tuple[Cell, Cell]]]
@@ -36,11 +36,11 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "flipped": [{"name": "sign"}, {"name": "gaussian_noise", "std": 0.5}],
 }
 del VARIANTS["none"]
-for name in ("ffa_lora", "ghost"):  # of adapters and language models, which are not here
+for name in OTHER_MODELS:  # which are not here
     del VARIANTS[name]
 UNFIT = {
     "image": {"dropout", "freeze_embeddings"},
-    "text": {"soteria", "ats", "mixup", "optimal_noise", "tip"},
+    "text": IMAGES_ALONE,
 }
 UNFIT["single"] = UNFIT["image"]
 

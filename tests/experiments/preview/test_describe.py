@@ -100,6 +100,18 @@ def test_every_option_of_a_defense_says_what_it_means() -> None:
         assert all(option.meaning for option in manual(name).options), name
 
 
+@pytest.mark.parametrize("name", DEFENSES)
+def test_a_defense_says_whose_it_is_who_runs_it_and_what_is_known_of_it(name: str) -> None:
+    said, cls = manual(name).about, DEFENSES[name]
+    assert {"family", "run_by", "known"} <= vars(cls).keys(), "not its own"
+    assert f"Kind: {cls.family}. Run by {cls.run_by}." in said
+    assert cls.known.endswith(".")
+    assert said.endswith(cls.known[1:])
+    assert (f"Its paper claims: {cls.claim}." in said) == bool(cls.claim)
+    # mixup was proposed for accuracy.
+    assert bool(cls.claim) == (cls.family == "published") or name == "mixup"
+
+
 @pytest.mark.usefixtures("fakes")
 def test_what_a_package_adds_is_described_too() -> None:
     assert manual("fake_rectify").options[0].name == "floor"
