@@ -112,7 +112,7 @@ def _batch(raw: Any, pixels: Pixels) -> Batch | None:  # noqa: ANN401
 def _distinct(batches: Sequence[Batch]) -> tuple[Batch, tuple[tuple[int, ...], ...]]:
     """The distinct examples in the order of their first use, and those of each step."""
     places: dict[bytes, int] = {}
-    kept: list[Batch] = []
+    distinct: list[Batch] = []
     steps = []
     for batch in batches:
         step = []
@@ -120,11 +120,11 @@ def _distinct(batches: Sequence[Batch]) -> tuple[Batch, tuple[tuple[int, ...], .
             example = _trimmed(batch[number])
             content = example.inputs.numpy().tobytes() + example.labels.numpy().tobytes()
             if content not in places:
-                places[content] = len(kept)
-                kept.append(example)
+                places[content] = len(distinct)
+                distinct.append(example)
             step.append(places[content])
         steps.append(tuple(step))
-    return joined(kept), tuple(steps)
+    return joined(distinct), tuple(steps)
 
 
 def _trimmed(example: Batch) -> Batch:

@@ -156,9 +156,9 @@ def _composed(steps: int, rate: float, noise: float, delta: float, grid: float) 
     sampled = PoissonSampledDpEvent(rate, GaussianDpEvent(noise))
     accountant.compose(SelfComposedDpEvent(sampled, steps))
     with np.errstate(over="ignore"):
-        found = float(accountant.get_epsilon(delta))
-    if math.isfinite(found):
-        return found
+        epsilon = float(accountant.get_epsilon(delta))
+    if math.isfinite(epsilon):
+        return epsilon
     # Where exp(-epsilon) is subnormal, the library's quotient overflows but its delta does not.
     low, high = 700.0, 760.0
     if not accountant.get_delta(low) > delta > accountant.get_delta(high):

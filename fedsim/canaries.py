@@ -181,10 +181,10 @@ class Planting:
             make_private(root)
             with suppress(FileExistsError), path.open("x") as file:  # by another client meanwhile
                 file.write(plan.model_dump_json())
-        made = cls.open(root)
-        if (made.plan.unit, made.plan.clip, made.plan.count) != (unit, clip, count):
+        planting = cls.open(root)
+        if (planting.plan.unit, planting.plan.clip, planting.plan.count) != (unit, clip, count):
             raise ConfigError(f"{root}: holds other canaries. Name another folder.")
-        return made
+        return planting
 
     @classmethod
     def open(cls, folder: Path) -> Planting:

@@ -225,9 +225,9 @@ class CellConfig(ConfigSection):
     @property
     def captured(self) -> CaptureConfig:
         """``capture`` extended by the numbers of the probes, which follow those of the clients."""
-        own, clients = self.capture, self.federation.clients
+        policy, clients = self.capture, self.federation.clients
         probes = range(clients, clients + self.probes.count)
-        return own.model_copy(update={"clients": own.clients and (*own.clients, *probes)})
+        return policy.model_copy(update={"clients": policy.clients and (*policy.clients, *probes)})
 
     def kind_of(self, client: int) -> Literal["none", "member", "fresh"]:
         """Whether the captures of that number are of a client or of a probe."""

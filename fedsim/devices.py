@@ -42,13 +42,13 @@ def float32(*, tf32: bool) -> Iterator[None]:
     products.allow_tf32 = convolutions.allow_tf32 = tf32
     ordered = torch.are_deterministic_algorithms_enabled()
     warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    found = torch.cuda.is_available()  # without one, torch would import its compiler for nothing
-    if found:
+    on_gpu = torch.cuda.is_available()  # without one, torch would import its compiler for nothing
+    if on_gpu:
         torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
-        if found:
+        if on_gpu:
             torch.use_deterministic_algorithms(ordered, warn_only=warned)
         products.allow_tf32, convolutions.allow_tf32 = before
 

@@ -147,8 +147,8 @@ def write_json(
 ) -> None:
     """Write a record, sealed if it can be, or plain JSON data; ``compact`` applies to records."""
     if isinstance(record, Record):
-        kept = record.sealed() if isinstance(record, Sealed) else record
-        text = kept.model_dump_json(indent=None if compact else 1)
+        written = record.sealed() if isinstance(record, Sealed) else record
+        text = written.model_dump_json(indent=None if compact else 1)
     else:
         text = json.dumps(record, indent=1, sort_keys=isinstance(record, Mapping))
     write_bytes(path, text.encode(), sync=sync)
@@ -185,7 +185,7 @@ def read_record(path: Path, kind: type[R]) -> R:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "JSON"
         what = f"{path}: not a valid {kind.__name__} ({where}: {first['msg']}). "
-        if {one["type"] for one in error.errors()} <= _OTHER_FIELDS:
+        if {fault["type"] for fault in error.errors()} <= _OTHER_FIELDS:
             raise StoreError(
                 f"{what}A fedsim of another version than {fedsim.__version__} wrote it, or it was "
                 "altered. Read the folder with the fedsim that wrote it, or make it again."

@@ -36,13 +36,13 @@ def check_hashes(folder: Path, known: Mapping[str, str], remedy: str = _REMEDY) 
     Raises:
         StoreError: a file is missing, altered, or not among them.
     """
-    found = hashes(folder)
+    actual = hashes(folder)
     for name, sha256 in known.items():
-        if name not in found:
+        if name not in actual:
             raise StoreError(f"{folder / name}: the file is missing. {remedy}")
-        if found[name] != sha256:
+        if actual[name] != sha256:
             raise StoreError(f"{folder / name}: the file is cut or altered. {remedy}")
-    if added := sorted(found.keys() - known.keys()):
+    if added := sorted(actual.keys() - known.keys()):
         raise StoreError(
             f"{folder / added[0]}: it was not there when the hashes were taken. Remove it."
         )

@@ -89,14 +89,14 @@ def function_of(given: object, what: str, folder: str | None = None) -> Callable
     if not colon:
         raise ConfigError(f"{what}: {given!r} is no function. Write module:function.")
     try:
-        found = getattr(_module(module, folder or os.getcwd()), name)
+        function = getattr(_module(module, folder or os.getcwd()), name)
     except (ImportError, AttributeError, FileNotFoundError) as error:
         raise ConfigError(
             f"{what}: {given!r} cannot be imported ({error}). Run the command in the folder of "
             "your application, or install it."
         ) from None
-    if callable(found):
-        return found  # type: ignore[no-any-return]
+    if callable(function):
+        return function  # type: ignore[no-any-return]
     raise ConfigError(f"{what}: {given!r} is no function. Write module:function.")
 
 
@@ -126,8 +126,8 @@ def classifier(name: str, what: str) -> Callable[..., Any]:
 
     A class or function that takes no ``num_classes`` makes the same network for any.
     """
-    made = named_function(name, what)
-    parameters = inspect.signature(made).parameters.values()
+    factory = named_function(name, what)
+    parameters = inspect.signature(factory).parameters.values()
     if any(p.name == "num_classes" or p.kind is p.VAR_KEYWORD for p in parameters):
-        return made
-    return lambda num_classes: made()
+        return factory
+    return lambda num_classes: factory()

@@ -36,13 +36,13 @@ def generator(seed: int, *path: str | int, device: torch.device | str = "cpu") -
     On the CPU torch takes 32 bits of a seed, so that whoever sees noise where nothing else is can
     try them all and take the noise off. Of a secret seed the whole state is drawn instead.
     """
-    made = torch.Generator(device=device).manual_seed(derive(seed, *path))
-    if seed.bit_length() >= SECRET_BITS and made.device.type == "cpu":
-        state = made.get_state()
+    rng = torch.Generator(device=device).manual_seed(derive(seed, *path))
+    if seed.bit_length() >= SECRET_BITS and rng.device.type == "cpu":
+        state = rng.get_state()
         words = _sequence(seed, path).generate_state(_WORDS, np.uint32).astype(np.uint64)
         state[_OFFSET : _OFFSET + words.nbytes] = torch.from_numpy(words.view(np.uint8))
-        made.set_state(state)
-    return made
+        rng.set_state(state)
+    return rng
 
 
 @contextmanager

@@ -41,5 +41,5 @@ class ServerKnows(ConfigSection):
 
     def grants(self) -> frozenset[Fact]:
         """The facts that are granted."""
-        told = frozenset(fact for fact in FACTS if getattr(self, fact))
-        return told if self.num_examples else told - {"all_rows"}
+        facts = frozenset(fact for fact in FACTS if getattr(self, fact))
+        return facts if self.num_examples else facts - {"all_rows"}

@@ -43,8 +43,8 @@ class Named:
 
 def own_tensors(network: nn.Module) -> Tensors:
     """The network's parameters, tied ones once, then its persistent buffers; nothing is copied."""
-    kept = network.state_dict()
-    buffers = {name: value for name, value in network.named_buffers() if name in kept}
+    persistent = network.state_dict()
+    buffers = {name: value for name, value in network.named_buffers() if name in persistent}
     return dict(network.named_parameters()) | buffers
 
 
@@ -53,24 +53,24 @@ def weights_of(network: nn.Module) -> Tensors:
 
     Source: QLoRA (Dettmers et al. 2023).
     """
-    kept = network.state_dict()
+    weights = network.state_dict()
     for name, layer in network.named_modules():
         weight = getattr(layer, "weight", None)
         if (plain := _dequantised(weight)) is not None:
             extra = (f"{name}.weight.", f"{name}.SCB", f"{name}.weight_format")
-            kept = {key: value for key, value in kept.items() if not key.startswith(extra)}
-            kept[f"{name}.weight"] = plain.float()
-    return kept
+            weights = {key: value for key, value in weights.items() if not key.startswith(extra)}
+            weights[f"{name}.weight"] = plain.float()
+    return weights
 
 
 def _dequantised(weight: Any) -> Tensor | None:  # noqa: ANN401
     kind = type(weight).__name__
     if kind not in ("Params4bit", "Int8Params"):
         return None
-    own: Any = importlib.import_module("bitsandbytes.functional")
+    functional: Any = importlib.import_module("bitsandbytes.functional")
     if kind == "Params4bit":
-        return own.dequantize_4bit(weight.data, weight.quant_state)  # type: ignore[no-any-return]
-    return own.int8_vectorwise_dequant(weight.data, weight.SCB)  # type: ignore[no-any-return]
+        return functional.dequantize_4bit(weight.data, weight.quant_state)  # type: ignore[no-any-return]
+    return functional.int8_vectorwise_dequant(weight.data, weight.SCB)  # type: ignore[no-any-return]
 
 
 def named(given: Given, network: nn.Module, what: str, *, partial: bool = False) -> Named:
@@ -88,31 +88,31 @@ def named(given: Given, network: nn.Module, what: str, *, partial: bool = False)
     Raises:
         ConfigError: they do not fit the network.
     """
-    own, places = own_tensors(network), _Places(network)
-    tensors = _with_counters(_tensors(_without_none(given, network), what), own, places)
+    expected, places = own_tensors(network), _Places(network)
+    tensors = _with_counters(_tensors(_without_none(given, network), what), expected, places)
     targets = {name: places.target(name) for name in tensors}
     unknown = [name for name, target in targets.items() if target is None]
     if unknown:
-        found = _by_order(list(tensors.values()), network, own, places, partial)
-        if found is None and len(unknown) < len(tensors):
+        by_order = _by_order(list(tensors.values()), network, expected, places, partial)
+        if by_order is None and len(unknown) < len(tensors):
             raise ConfigError(
                 f"{what}: the model has no tensor {unknown[0]!r}. The nearest are "
-                f"{', '.join(difflib.get_close_matches(unknown[0], own, n=3, cutoff=0.0))}. "
+                f"{', '.join(difflib.get_close_matches(unknown[0], expected, n=3, cutoff=0.0))}. "
                 "Pass the model that the clients train."
             )
-        if found is None:
-            raise ConfigError(f"{what}: {_difference(tensors, own, places)}")
-        values, how = found
+        if by_order is None:
+            raise ConfigError(f"{what}: {_difference(tensors, expected, places)}")
+        values, how = by_order
     else:
-        values, how = _by_name(tensors, targets, own, what)
-    ordered = {name: values[name] for name in own if name in values}
-    return Named(ordered, how, tuple(name for name in own if name not in ordered))
+        values, how = _by_name(tensors, targets, expected, what)
+    ordered = {name: values[name] for name in expected if name in values}
+    return Named(ordered, how, tuple(name for name in expected if name not in ordered))
 
 
-def lacks(found: Named, network: nn.Module) -> tuple[str, ...]:
+def lacks(matched: Named, network: nn.Module) -> tuple[str, ...]:
     """The absent tensors that matter: counters of batches and the like do not."""
-    own = own_tensors(network)
-    return tuple(name for name in found.absent if own[name].is_floating_point())
+    expected = own_tensors(network)
+    return tuple(name for name in matched.absent if expected[name].is_floating_point())
 
 
 def _without_none(given: Given, network: nn.Module) -> Given:
@@ -157,7 +157,7 @@ def _tensors(given: Given, what: str) -> Tensors:
     return tensors
 
 
-def _with_counters(tensors: Tensors, own: Tensors, places: _Places) -> Tensors:
+def _with_counters(tensors: Tensors, expected: Tensors, places: _Places) -> Tensors:
     """Counters of batches without axes, as the network has them; without those that came empty.
 
     ``torch.Tensor`` of an array without axes is empty, and numpy's ``atleast_1d`` has one value.
@@ -169,7 +169,7 @@ def _with_counters(tensors: Tensors, own: Tensors, places: _Places) -> Tensors:
     counters = {
         name: target
         for name, target in by_name.items()
-        if target and not own[target].dim() and not own[target].is_floating_point()
+        if target and not expected[target].dim() and not expected[target].is_floating_point()
     }
     single = {
         k: v.reshape(()) if k in counters and len(v.flatten()) == 1 else v
@@ -184,11 +184,11 @@ class _Places:
     """Where the names of others lead in a network."""
 
     def __init__(self, network: nn.Module) -> None:
-        self.own = own_tensors(network)
-        first = {id(value): name for name, value in self.own.items()}
+        tensors = own_tensors(network)
+        first = {id(value): name for name, value in tensors.items()}
         every = network.state_dict(keep_vars=True)
         self.listed = {name: first.get(id(value), name) for name, value in every.items()}
-        self.hidden = {name for name, _ in network.named_buffers()} - self.own.keys()
+        self.hidden = {name for name, _ in network.named_buffers()} - tensors.keys()
 
     def target(self, name: str) -> str | None:
         """The network's name, empty for what is ignored, None if there is no such tensor."""
@@ -214,23 +214,23 @@ def _forms(name: str) -> Iterator[str]:
 
 
 def _by_name(
-    tensors: Tensors, targets: Mapping[str, str | None], own: Tensors, what: str
+    tensors: Tensors, targets: Mapping[str, str | None], expected: Tensors, what: str
 ) -> tuple[Tensors, str]:
-    found: Tensors = {}
+    matched: Tensors = {}
     tied = []
     for name, value in tensors.items():
         target = targets[name]
         if not target:
             continue
-        if value.shape != own[target].shape:
+        if value.shape != expected[target].shape:
             raise ConfigError(
                 f"{what}: {name!r} has the shape {tuple(value.shape)}, and the model's "
-                f"{tuple(own[target].shape)}{_narrower(value, own[target])}. Pass the model that "
-                "the clients train."
+                f"{tuple(expected[target].shape)}{_narrower(value, expected[target])}. Pass the "
+                "model that the clients train."
             )
-        if target not in found:
-            found[target] = value
-        elif torch.equal(found[target], value):
+        if target not in matched:
+            matched[target] = value
+        elif torch.equal(matched[target], value):
             tied.append(f"{name} is tied to {target}")
         else:
             raise ConfigError(
@@ -238,13 +238,13 @@ def _by_name(
                 "Build the model with tie_word_embeddings = False."
             )
     renamed = sum(target not in ("", name) for name, target in targets.items()) - len(tied)
-    notes = [f"{len(found)} tensors by name"]
+    notes = [f"{len(matched)} tensors by name"]
     notes += [f"{renamed} of them after a change of prefix"] if renamed else []
-    return found, ", ".join(notes + tied)
+    return matched, ", ".join(notes + tied)
 
 
 def _by_order(
-    values: Sequence[Tensor], network: nn.Module, own: Tensors, places: _Places, partial: bool
+    values: Sequence[Tensor], network: nn.Module, expected: Tensors, places: _Places, partial: bool
 ) -> tuple[Tensors, str] | None:
     listed = list(places.listed.values())
     trained = [name for name, value in network.named_parameters() if value.requires_grad]
@@ -256,12 +256,12 @@ def _by_order(
     }
     shapes = [value.shape for value in values]
     for source, names in orders.items():
-        if [own[name].shape for name in names] == shapes:
+        if [expected[name].shape for name in names] == shapes:
             how = f"{len(values)} tensors by shape and order, as {source} lists them"
             return dict(zip(names, values, strict=True)), how
     for source, names in orders.items() if partial else ():
         count = min(len(names), len(shapes))
-        if count > 1 and [own[name].shape for name in names[:count]] == shapes[:count]:
+        if count > 1 and [expected[name].shape for name in names[:count]] == shapes[:count]:
             how = f"the first {count} of {len(values)} tensors by shape and order, as {source}"
             return dict(zip(names[:count], values, strict=False)), f"{how} lists {len(names)}"
     return None
@@ -273,15 +273,15 @@ def _without_statistics(names: Sequence[str], network: nn.Module) -> list[str]:
     return [name for name in names if name.rpartition(".")[0] not in layers]
 
 
-def _difference(tensors: Tensors, own: Tensors, places: _Places) -> str:
+def _difference(tensors: Tensors, expected: Tensors, places: _Places) -> str:
     """The first place in which the arrays differ from ``state_dict``."""
     names = list(places.listed.values())
     for number, (value, name) in enumerate(zip(tensors.values(), names, strict=False)):
-        if value.shape != own[name].shape:
+        if value.shape != expected[name].shape:
             return (
                 f"tensor {number} has the shape {tuple(value.shape)}, where the model has {name!r} "
-                f"of {tuple(own[name].shape)}{_narrower(value, own[name])}. Pass the model that "
-                "the clients train, and the arrays in its order."
+                f"of {tuple(expected[name].shape)}{_narrower(value, expected[name])}. Pass the "
+                "model that the clients train, and the arrays in its order."
             )
     return (
         f"{len(tensors)} tensors came, and the model has {len(names)}. Pass all of them, or a "

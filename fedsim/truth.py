@@ -109,11 +109,13 @@ class TruthStore:
 
     def members(self, key: CaptureKey) -> list[TruthRecord]:
         """The records behind a capture: the client's own, or one for each of its cohort."""
-        own = self._path(key).with_suffix(".json")
-        if own.exists() and (record := read_keyed(own, TruthRecord, key)).cohort is None:
+        path = self._path(key).with_suffix(".json")
+        if path.exists() and (record := read_keyed(path, TruthRecord, key)).cohort is None:
             return [record]
         records = self._read(f"round-{key.round:04d}-client-*.json")
-        return [r for r in records if r.cohort == key.client] or [read_keyed(own, TruthRecord, key)]
+        return [r for r in records if r.cohort == key.client] or [
+            read_keyed(path, TruthRecord, key)
+        ]
 
     def record(self, key: CaptureKey) -> TruthRecord:
         """Row numbers and step order of ``key``."""

@@ -24,7 +24,7 @@ def visible(text: str) -> str:
 
     Line feeds and tabs stay.
     """
-    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def visible_line(text: str) -> str:

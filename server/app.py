@@ -123,12 +123,12 @@ def aggregation(federation: FederationConfig, task: Task) -> Strategy:
         parameters = [name for name, _ in task.build().named_parameters()]
         step = federation.learning_rate * federation.server_learning_rate
         return FedSGD(FedAvg(**everyone), step, parameters)
-    own: dict[str, dict[str, Any]] = {
+    options: dict[str, dict[str, Any]] = {
         "fedavgm": {"server_momentum": federation.server_momentum},
         "fedprox": {"proximal_mu": federation.proximal_mu},
         "krum": {"num_malicious_nodes": federation.malicious_nodes},
     }
-    chosen = _STRATEGIES[federation.strategy](**everyone, **own.get(federation.strategy, {}))
+    chosen = _STRATEGIES[federation.strategy](**everyone, **options.get(federation.strategy, {}))
     return KeepMissing(chosen, federation.server_learning_rate)
 
 

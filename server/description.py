@@ -58,8 +58,8 @@ class Description:
             task = self._task or task_of(model, arrays=shapes, **self._options)
             save_task(task, folder)
             network = task.blank()
-            found = named(tensors, network, "the broadcast", partial=True)
-            lacking = lacks(found, network)
+            broadcast = named(tensors, network, "the broadcast", partial=True)
+            lacking = lacks(broadcast, network)
             note = ""
             if lacking and isinstance(model, nn.Module):
                 base = named(weights_of(model), network, "model").tensors
@@ -67,7 +67,7 @@ class Description:
                 note = f"; {len(lacking)} that never cross the wire are kept from model"
             elif lacking:
                 note = f"; {len(lacking)} never cross the wire, and attacks will ask for them"
-            self._say(f"the broadcast holds {found.how}{note}")
+            self._say(f"the broadcast holds {broadcast.how}{note}")
         except Exception as error:  # whatever is wrong with a description, the training goes on
             self._say(f"attacks will ask for the model: {error}")
 

@@ -255,10 +255,10 @@ class Eavesdropper(Wrapper):
             )
 
     def _kept(self, arrays: Arrays) -> Arrays:
-        found = {name: value for name, value in arrays.items() if self.policy.keeps_tensor(name)}
-        if not found:
+        chosen = {name: value for name, value in arrays.items() if self.policy.keeps_tensor(name)}
+        if not chosen:
             raise ConfigError(
                 f"capture.tensors: the clients send no tensor of {', '.join(self.policy.tensors)}. "
                 f"Choose among {', '.join([*arrays][:4])} and so on."
             )
-        return found
+        return chosen

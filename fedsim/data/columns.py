@@ -39,13 +39,13 @@ def find_input(
                 f"Its columns are {', '.join(features)}."
             )
         return column
-    found = [name for name, feature in features.items() if fits(feature)]
-    if not found:
+    fitting = [name for name, feature in features.items() if fits(feature)]
+    if not fitting:
         raise ConfigError(
             f"{dataset}: there is no {modality} column among {', '.join(features)}. "
             f"Choose a data set of {modality}s, or a model that fits this one."
         )
-    return next((name for name in TEXT_COLUMNS if name in found), found[0])
+    return next((name for name in TEXT_COLUMNS if name in fitting), fitting[0])
 
 
 def find_label(features: dict[str, Any], column: str, dataset: str) -> str:
@@ -72,8 +72,10 @@ def find_label(features: dict[str, Any], column: str, dataset: str) -> str:
 
 def label_candidates(features: dict[str, Any]) -> list[str]:
     """The columns that can be asked for as the label, those of numbers first."""
-    found = [name for name, own in features.items() if _is_class(own) or _is_text(own)]
-    return sorted(found, key=lambda name: _is_text(features[name]))
+    candidates = [
+        name for name, feature in features.items() if _is_class(feature) or _is_text(feature)
+    ]
+    return sorted(candidates, key=lambda name: _is_text(features[name]))
 
 
 def read_class_names(tables: Mapping[str, Any], column: str, dataset: str) -> tuple[str, ...]:
@@ -152,14 +154,14 @@ def read_labels(
         ConfigError: a row has no label.
     """
     places = {name: place for place, name in enumerate(names)}
-    found = [places[value] if isinstance(value, str) else value for value in values]
-    for number, value in zip(numbers, found, strict=True):
+    labels = [places[value] if isinstance(value, str) else value for value in values]
+    for number, value in zip(numbers, labels, strict=True):
         if value is None or value < 0:
             raise ConfigError(
                 f"{dataset}: row {number} has no label (its value is {value}). "
                 "Choose a split with labels, or another label_column."
             )
-    return torch.tensor(found, dtype=torch.int64)
+    return torch.tensor(labels, dtype=torch.int64)
 
 
 def _check_exists(features: dict[str, Any], column: str, dataset: str) -> None:

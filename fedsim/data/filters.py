@@ -47,18 +47,18 @@ class Filter:
         Raises:
             ConfigError: no row is left.
         """
-        kept = self.cut(rows, source)
+        fitting = self.cut(rows, source)
         for criterion in self.criteria:
-            assert isinstance(kept.inputs, tuple)
-            passed = [i for i, keep in enumerate(criterion.keeps(kept.inputs)) if keep]
+            assert isinstance(fitting.inputs, tuple)
+            passed = [i for i, keep in enumerate(criterion.keeps(fitting.inputs)) if keep]
             if not passed:
                 raise ConfigError(
-                    f"task.filter.{criterion.option}: none of the {len(kept)} texts of {source} "
+                    f"task.filter.{criterion.option}: none of the {len(fitting)} texts of {source} "
                     f"that are left of {len(rows)} rows has {criterion.demand}. "
                     "Relax the condition, or choose a longer split."
                 )
-            kept = kept.take(passed)
-        return kept
+            fitting = fitting.take(passed)
+        return fitting
 
     def cut(self, rows: Rows, source: str) -> Rows:
         """The rows, split into sentences if the filter asks for that.
@@ -91,7 +91,7 @@ def split_sentences(text: str) -> list[str]:
     small, and the mark does not belong to an initial or a title. WikiText puts a space before each
     mark and before a closing quotation mark.
     """
-    found: list[str] = []
+    sentences: list[str] = []
     start = 0
     for mark in _END.finditer(text):
         end = mark.end()
@@ -101,9 +101,9 @@ def split_sentences(text: str) -> list[str]:
             continue
         if text.count('"', start, end) % 2 and (closing := _CLOSING.match(text, end)):
             end = closing.end()
-        found.append(text[start:end].strip())
+        sentences.append(text[start:end].strip())
         start = end
-    return [sentence for sentence in found if _LETTER.search(sentence)]
+    return [sentence for sentence in sentences if _LETTER.search(sentence)]
 
 
 _END = re.compile(r"[.!?]+[\"\u201d\u2019)\]]*(?=\s|$)")

@@ -112,21 +112,23 @@ def _load_auxiliary(
 
 def _draw_auxiliary(rows: Rows, cell: CellConfig, config: AuxiliaryConfig, source: str) -> Rows:
     """Auxiliary rows with the share ``overlap`` of private classes; fewer if a kind is short."""
-    own = _find(rows, config.classes, "auxiliary.classes", source)
+    auxiliary = _find(rows, config.classes, "auxiliary.classes", source)
     share, most = config.overlap, config.rows
     if not share:
-        return rows.take(sorted(_draw(own, most, cell.seed, "auxiliary")))
+        return rows.take(sorted(_draw(auxiliary, most, cell.seed, "auxiliary")))
     if not (config.classes and cell.task.classes):
         raise ConfigError(
             f"auxiliary.overlap: {share} of the rows belong to task.classes and the others to "
             "auxiliary.classes, but one of the two is empty. Name the classes of both."
         )
     shared = _find(rows, cell.task.classes, "task.classes", source)
-    most = min(most, int(len(shared) / share), int(len(own) / (1 - share)) if share < 1 else most)
+    most = min(
+        most, int(len(shared) / share), int(len(auxiliary) / (1 - share)) if share < 1 else most
+    )
     count = round(share * most)
     drawn = {
         *_draw(shared, count, cell.seed, "auxiliary overlap"),
-        *_draw(own, most - count, cell.seed, "auxiliary"),
+        *_draw(auxiliary, most - count, cell.seed, "auxiliary"),
     }
     return rows.take(sorted(drawn))
 
@@ -143,7 +145,7 @@ def _find(rows: Rows, classes: tuple[int, ...], where: str, source: str) -> list
     for label in classes:
         if label not in known:
             names = dict(enumerate(rows.class_names))
-            shown = ", ".join(f"{own} {names.get(own, '')}".strip() for own in known)
+            shown = ", ".join(f"{number} {names.get(number, '')}".strip() for number in known)
             raise ConfigError(
                 f"{where}: {source} has no row of the class {label}. Its classes are {shown}."
             )

@@ -132,13 +132,13 @@ def _read_table(
         images = read_images(sliced[column], numbers, dataset, image_size)
         return Rows(images, labels, tuple(numbers), names)
     texts = tuple(read_text(text) for text in sliced[column][:])
-    kept = [position for position, text in enumerate(texts) if text]
-    if not kept:
+    filled = [position for position, text in enumerate(texts) if text]
+    if not filled:
         raise ConfigError(
             f"{dataset}: the texts of the rows {numbers[0]} to {numbers[-1]} are all blank. "
             "Choose a longer slice."
         )
-    return Rows(texts, labels, tuple(numbers), names).take(kept)
+    return Rows(texts, labels, tuple(numbers), names).take(filled)
 
 
 def to_pil(image: Tensor) -> Any:  # noqa: ANN401

@@ -41,7 +41,7 @@ class Dropout(Defense):
         Raises:
             ConfigError: the model has no dropout layer.
         """
-        found = False
+        any_layer = False
         for part in list(model.modules()):
             layers = [child for child in part.children() if isinstance(child, _LAYERS)]
             for layer in layers:
@@ -50,8 +50,8 @@ class Dropout(Defense):
             if layers:
                 # Attention takes the probability from its layer but the mode from itself.
                 part.training = True
-            found = found or bool(layers)
-        if not found:
+            any_layer = any_layer or bool(layers)
+        if not any_layer:
             raise ConfigError(
                 f"dropout: {type(model).__name__} has no dropout layer. "
                 "Choose a model with dropout, such as BERT or GPT-2, or leave this defense out."

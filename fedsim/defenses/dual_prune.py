@@ -62,10 +62,10 @@ class DualPrune(Defense):
     def _kept(self, value: torch.Tensor) -> torch.Tensor:
         flat, count = value.flatten(), value.numel()
         top = min(round(count * self.largest), count - 1)
-        kept = largest(flat, max(top + 1, count - round(count * self.smallest)))
+        mask = largest(flat, max(top + 1, count - round(count * self.smallest)))
         if top:
-            kept = kept & ~largest(flat, top)
-        return kept.view_as(value)
+            mask = mask & ~largest(flat, top)
+        return mask.view_as(value)
 
     def encode(self, packed: Encoding) -> Encoding:
         """Zeros are left out; the others come with indices."""

@@ -33,10 +33,10 @@ class Encoding:
 
     def size(self, tensor: Tensor) -> int:
         """Size of the packed tensor in bytes; integers are not packed."""
-        count, own = tensor.numel(), 8 * tensor.itemsize
+        count, width = tensor.numel(), 8 * tensor.itemsize
         if not tensor.is_floating_point() or self == Encoding():
             return count * tensor.itemsize
-        bits = self.bits or own
+        bits = self.bits or width
         others = int(tensor.count_nonzero()) if self.sparse or not self.zero else count
         ways = [count + others * bits]  # a bitmap
         if self.zero or others == count:

@@ -80,8 +80,8 @@ class OptimalNoise(Defense):
 
         def of(inputs: Tensor) -> Tensors:
             def value(parameters: Tensors) -> Tensor:
-                found: Tensor = functional_call(loss, held | parameters, (inputs,))
-                return found
+                losses: Tensor = functional_call(loss, held | parameters, (inputs,))
+                return losses
 
             slopes: Tensors = grad(value)(sent)
             return slopes

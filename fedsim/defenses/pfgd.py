@@ -58,8 +58,8 @@ class Pfgd(Defense):
         if not count:
             return value
         coefficients = cosines(value.flatten())
-        kept = torch.arange(value.numel(), device=value.device) >= count
-        return cosines(coefficients * kept).view_as(value).to(value.dtype)
+        high = torch.arange(value.numel(), device=value.device) >= count
+        return cosines(coefficients * high).view_as(value).to(value.dtype)
 
     @property
     def strength(self) -> Strength:
@@ -80,5 +80,5 @@ def cosines(values: Tensor) -> Tensor:
     before = torch.polar(torch.ones_like(places), -math.pi * places / (2 * size)).to(wide)
     after = torch.polar(torch.ones_like(places), -math.pi * (2 * places + 1) / (4 * size)).to(wide)
     waves = torch.fft.fft(values * before, n=2 * size)[:size]
-    found: Tensor = (waves * after).real
-    return math.sqrt(2 / size) * found
+    products: Tensor = (waves * after).real
+    return math.sqrt(2 / size) * products

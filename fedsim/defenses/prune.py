@@ -93,8 +93,8 @@ class Prune(StagedDefense):
     def _prune(self, tensors: Tensors) -> Tensors:
         flat = torch.cat([value.flatten() for value in tensors.values()])
         keep = max(1, round(flat.numel() * (1 - self.fraction)))
-        kept = flat.where(largest(flat, keep), 0)
-        parts = torch.split(kept, [value.numel() for value in tensors.values()])
+        pruned = flat.where(largest(flat, keep), 0)
+        parts = torch.split(pruned, [value.numel() for value in tensors.values()])
         return {
             name: part.view_as(value).to(value.dtype)
             for (name, value), part in zip(tensors.items(), parts, strict=True)

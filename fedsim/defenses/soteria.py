@@ -82,9 +82,9 @@ class Soteria(Defense):
                     copies = image.expand(len(some), *image.shape).clone().requires_grad_(True)
                     with torch.enable_grad():
                         step.model(copies)
-                        own = entered.pop()[range(len(some)), some]
-                        (slopes,) = torch.autograd.grad(own.sum(), copies)
-                    total[some] += slopes.flatten(1).norm(dim=1) / (own.detach() + _OFFSET)
+                        features = entered.pop()[range(len(some)), some]
+                        (slopes,) = torch.autograd.grad(features.sum(), copies)
+                    total[some] += slopes.flatten(1).norm(dim=1) / (features.detach() + _OFFSET)
         finally:
             handle.remove()
         return total

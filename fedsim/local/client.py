@@ -102,7 +102,7 @@ class LocalClient:
         with seeded(derive(self.seed, "dropout", round_, client)):
             if self.config.protocol == "fedsgd":
                 mean, clean, loss = self.gradient(model, batch, rng)
-                update, kept = self._sent(mean, memory or {}, rng)
+                update, remainder = self._sent(mean, memory or {}, rng)
                 tensors, rate = update, self.config.learning_rate
             else:
                 clean_weights, loss, rate = self._train(model, batch, plan, round_, rng)
@@ -110,14 +110,14 @@ class LocalClient:
                 start = {name: sent[name].to(self.device) for name in trained}
                 update = _difference(start, trained)
                 clean = _difference(start, clean_weights) if clean_weights else update
-                kept = {}
+                remainder = {}
                 if self.chain.changes_update:  # otherwise the weights are sent unchanged
-                    update, kept = self._sent(update, memory or {}, rng)
+                    update, remainder = self._sent(update, memory or {}, rng)
                     trained = _difference(start, update)
                 tensors = trained
         tensors = tensors | self._buffers(model)
         tensors = {name: value.detach().cpu() for name, value in tensors.items()}
-        return Defended(tensors, loss, update, clean, rate, kept)
+        return Defended(tensors, loss, update, clean, rate, remainder)
 
     def _model(self, sent: Tensors) -> nn.Module:
         if self.network is None:
@@ -136,8 +136,8 @@ class LocalClient:
             for name, value in update.items()
         }
         sent = self.chain.on_update(whole, rng)
-        kept = {k: value - sent[k] if k in sent else value for k, value in whole.items()}
-        return sent, {name: value.cpu() for name, value in kept.items()}
+        remainder = {k: value - sent[k] if k in sent else value for k, value in whole.items()}
+        return sent, {name: value.cpu() for name, value in remainder.items()}
 
     def gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator

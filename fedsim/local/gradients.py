@@ -29,8 +29,8 @@ def mean_gradient(
     sums: Tensors = {}
     losses = []
     for part in parts:
-        own = batch if len(parts) == 1 else batch[part.tolist()]
-        gradient, loss = _gradient(task, config, model, own)
+        rows = batch if len(parts) == 1 else batch[part.tolist()]
+        gradient, loss = _gradient(task, config, model, rows)
         sums = {name: sums[name] + value for name, value in gradient.items()} if sums else gradient
         losses.append(loss)
     if len(parts) > 1:
@@ -49,19 +49,19 @@ def _gradient(
     loss = task.loss(network, batch)
     exponent = _LARGEST_SCALE if config.precision == "fp16" else 0
     while True:
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             loss * 2.0**exponent if exponent else loss,
             list(parameters.values()),
             allow_unused=True,
             materialize_grads=True,
             retain_graph=exponent > 0,
         )
-        if not exponent or all(part.isfinite().all() for part in found):
+        if not exponent or all(part.isfinite().all() for part in gradients):
             break
         exponent -= 1
     if exponent:
-        found = tuple(part / 2.0**exponent for part in found)
-    return dict(zip(parameters, found, strict=True)), loss.item()
+        gradients = tuple(part / 2.0**exponent for part in gradients)
+    return dict(zip(parameters, gradients, strict=True)), loss.item()
 
 
 @dataclass(frozen=True)

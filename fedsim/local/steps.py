@@ -114,8 +114,8 @@ def _rates(
     from transformers import get_scheduler  # takes seconds to import
 
     name = "constant_with_warmup" if config.schedule == "constant" else config.schedule
-    made: LRScheduler = get_scheduler(name, optimizer, config.warmup_steps, length)
-    return made
+    schedule: LRScheduler = get_scheduler(name, optimizer, config.warmup_steps, length)
+    return schedule
 
 
 def _optimizer(

@@ -82,12 +82,12 @@ class NamedEntityRecovery(EntityRecovery):
 
     def entities(self, text: str) -> frozenset[Entity]:
         """The entities of spaCy's pipeline."""
-        return frozenset(cased_words(found.text) for found in _pipeline()(text).ents) - {()}
+        return frozenset(cased_words(entity.text) for entity in _pipeline()(text).ents) - {()}
 
     def names(self, text: str) -> frozenset[Entity]:
         """The entities of the types of which FILM requires at least one in a sentence."""
-        found = [entity for entity in _pipeline()(text).ents if entity.label_ in _NAMED]
-        return frozenset(cased_words(entity.text) for entity in found) - {()}
+        entities = [entity for entity in _pipeline()(text).ents if entity.label_ in _NAMED]
+        return frozenset(cased_words(entity.text) for entity in entities) - {()}
 
 
 @dataclass(frozen=True)
@@ -153,15 +153,15 @@ def _split(text: str) -> tuple[Mentions, list[Mentions], list[Mentions]]:
 
 
 def _distinct(runs: list[Mentions]) -> frozenset[Entity]:
-    found = {tuple(word[0] for word in run) for run in runs}
-    return frozenset(e for e in found if any(len(word) > 1 or word.isdigit() for word in e))
+    entities = {tuple(word[0] for word in run) for run in runs}
+    return frozenset(e for e in entities if any(len(word) > 1 or word.isdigit() for word in e))
 
 
-def _dates(text: str, found: Mentions) -> list[Mentions]:
+def _dates(text: str, words: Mentions) -> list[Mentions]:
     """Numbers, joined with an adjacent month, and the names of days and months."""
     runs: list[Mentions] = []
     open_ = False  # True if the last run ends right before this word
-    for before, gap, word in _steps(text, found):
+    for before, gap, word in _steps(text, words):
         month = before is not None and not gap.strip() and before[0].lower() in _MONTHS
         if any(letter.isdigit() for letter in word[0]):
             if open_ and (month or _IN_NUMBER.fullmatch(gap)):
@@ -177,13 +177,13 @@ def _dates(text: str, found: Mentions) -> list[Mentions]:
     return runs
 
 
-def _names(text: str, found: Mentions) -> list[Mentions]:
+def _names(text: str, words: Mentions) -> list[Mentions]:
     """Runs of capitalised words; empty for a word capitalised as the start of a sentence."""
     runs: list[Mentions] = []
     if not any(letter.islower() for letter in text):
         return runs
     open_, links = False, Mentions()
-    for before, gap, word in _steps(text, found):
+    for before, gap, word in _steps(text, words):
         short = before is not None and (before[0] in _TITLES or _initial(before[0]))
         dotted = short and _ABBREVIATED.fullmatch(gap)
         starts = before is None or (_SENTENCE_END.search(gap) and not dotted)
@@ -200,9 +200,9 @@ def _names(text: str, found: Mentions) -> list[Mentions]:
     return runs
 
 
-def _steps(text: str, found: Mentions) -> Iterator[tuple[re.Match[str] | None, str, re.Match[str]]]:
+def _steps(text: str, words: Mentions) -> Iterator[tuple[re.Match[str] | None, str, re.Match[str]]]:
     """Each word with the previous one and the text between them."""
-    for before, word in zip([None, *found], found, strict=False):
+    for before, word in zip([None, *words], words, strict=False):
         yield before, text[before.end() if before else 0 : word.start()], word
 
 

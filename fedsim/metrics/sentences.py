@@ -34,8 +34,8 @@ class SentenceRecall(TextMetric):
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1]."""
-        found = overlaps(guess.all_words, truth.words) > THRESHOLD
-        return _repeated(found.any(0).to(torch.float64).mean(), truth)
+        matches = overlaps(guess.all_words, truth.words) > THRESHOLD
+        return _repeated(matches.any(0).to(torch.float64).mean(), truth)
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class SentencePrecision(TextMetric):
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1]."""
-        found = overlaps(guess.all_words, truth.words) > THRESHOLD
-        return _repeated(found.any(1).to(torch.float64).mean().nan_to_num(0.0), truth)
+        matches = overlaps(guess.all_words, truth.words) > THRESHOLD
+        return _repeated(matches.any(1).to(torch.float64).mean().nan_to_num(0.0), truth)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def image_network(
         num_classes: number of classes.
         options: of a class of fedsim's; an added function gets none.
     """
-    made = image_model(name)
-    if isinstance(made, type) and issubclass(made, ImageNetwork):
-        return made(input_shape, num_classes, **options)
-    return cast(Callable[..., nn.Module], made)(num_classes=num_classes)
+    factory = image_model(name)
+    if isinstance(factory, type) and issubclass(factory, ImageNetwork):
+        return factory(input_shape, num_classes, **options)
+    return cast(Callable[..., nn.Module], factory)(num_classes=num_classes)

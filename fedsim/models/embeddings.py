@@ -31,7 +31,7 @@ def embedding_names(module: nn.Module) -> Embeddings:
     if find is None:
         return Embeddings(None, None)
     table = find().weight
-    word = next((name for name, own in module.named_parameters() if own is table), None)
+    word = next((name for name, weight in module.named_parameters() if weight is table), None)
     for name, part in module.named_modules():
         if isinstance(part, nn.Embedding) and name.rsplit(".", 1)[-1] in _POSITION_TABLES:
             return Embeddings(word, f"{name}.weight")

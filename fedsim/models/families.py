@@ -110,9 +110,9 @@ def check(name: str, architecture: Mapping[str, Any]) -> None:
     model_type = architecture["model_type"]
     known = FAMILIES.get(model_type)
     for key, value in known.settings.items() if known else ():
-        if (own := architecture.get(key, value)) != value:
+        if (setting := architecture.get(key, value)) != value:
             raise ConfigError(
-                f"task.model: {name!r} has {key} = {own}, and a model of the type "
+                f"task.model: {name!r} has {key} = {setting}, and a model of the type "
                 f"{model_type!r} is supported with {value}. "
                 "Choose another model, or set task.unchecked = true to try it."
             )

@@ -112,16 +112,18 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
 
 
 def _save(network: nn.Module, part: str) -> None:
-    found = [own for name, own in network.named_modules() if name.rsplit(".", 1)[-1] == part]
-    if not found:
+    modules = [
+        module for name, module in network.named_modules() if name.rsplit(".", 1)[-1] == part
+    ]
+    if not modules:
         names = {name.rsplit(".", 1)[-1] for name, _ in network.named_modules()}
         words = sorted(name for name in names if name and not name.isdigit() and _A not in name)
         raise ConfigError(
             f"task.lora_saved: {type(network).__name__} has no module {part!r}. "
             f"{suggest(part, words)}"
         )
-    for own in found:
-        own.requires_grad_(True)
+    for module in modules:
+        module.requires_grad_(True)
 
 
 def is_adapter(name: str) -> bool:

@@ -94,28 +94,28 @@ def tokenizer(folder: str) -> PreTrainedTokenizerBase:
     """
     check_no_code(folder)
     try:
-        found = _loaded(folder)
+        words = _loaded(folder)
     except (OSError, ValueError, KeyError) as error:
         raise _no_tokenizer(folder, type(error).__name__) from None
-    found.init_kwargs.pop("auto_map", None)  # code of the hub was not run, and is not passed on
+    words.init_kwargs.pop("auto_map", None)  # code of the hub was not run, and is not passed on
     # For a folder without tokenizer files, transformers returns an empty vocabulary.
-    if len(found) <= len(found.all_special_ids):
+    if len(words) <= len(words.all_special_ids):
         raise _no_tokenizer(folder, "no vocabulary")
-    if not found.is_fast:
+    if not words.is_fast:
         raise _no_tokenizer(folder, "only a slow one")
-    return found
+    return words
 
 
 def _loaded(folder: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        words: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False
         )
     except ValueError:  # transformers 4 does not know the class that transformers 5 notes
-        found = PreTrainedTokenizerFast.from_pretrained(folder)
-    return found
+        words = PreTrainedTokenizerFast.from_pretrained(folder)
+    return words
 
 
 def check_no_code(folder: str) -> None:

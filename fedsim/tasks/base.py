@@ -224,13 +224,13 @@ def load_state(network: nn.Module, tensors: Tensors) -> None:
         KeyError: the network has no tensor of that name.
         ValueError: a shape differs, which copying would hide by broadcasting.
     """
-    own = dict(network.named_parameters()) | dict(network.named_buffers())
+    targets = dict(network.named_parameters()) | dict(network.named_buffers())
     with torch.no_grad():
         for name, value in tensors.items():
-            if own[name].shape != value.shape:
-                shapes = f"{tuple(own[name].shape)}, not {tuple(value.shape)}"
+            if targets[name].shape != value.shape:
+                shapes = f"{tuple(targets[name].shape)}, not {tuple(value.shape)}"
                 raise ValueError(f"{name}: the network's tensor has the shape {shapes}")
-            own[name].copy_(value)
+            targets[name].copy_(value)
 
 
 @contextmanager

@@ -56,9 +56,9 @@ class GivenNetwork(ImageClassification):
 
     def build(self) -> nn.Module:
         """A copy in float32 on the CPU, in eval mode."""
-        made = copied(self.network).cpu().float().eval()
-        mark_unread(made, self.unread)
-        return made
+        network = copied(self.network).cpu().float().eval()
+        mark_unread(network, self.unread)
+        return network
 
     def any_labels(self, count: int) -> Tensor:
         """As the form of the targets has them."""
@@ -112,8 +112,8 @@ def task_of(
     Raises:
         ConfigError: something is missing or does not fit.
     """
-    made = _made(model)
-    inner = unwrapped(made) if isinstance(made, nn.Module) else made
+    built = _made(model)
+    inner = unwrapped(built) if isinstance(built, nn.Module) else built
     if isinstance(inner, str) or is_transformer(inner):
         if loss is not None:
             raise ConfigError(
@@ -198,12 +198,12 @@ def _network_task(
     network: nn.Module, objective: Loss, form: InputForm, factory: str, loss: str
 ) -> Task:
     name = type(network).__name__
-    own = copied(network).cpu().float().eval()
+    trial = copied(network).cpu().float().eval()
     pixels = torch.rand(1, *form.pixels, generator=torch.Generator().manual_seed(0))
-    beside = tuple(unread(objective, own, form.given(pixels)))
-    mark_unread(own, beside)
-    layer, width = _outputs(own, form.given(pixels), form, objective)
-    takes = _targets(objective, own, layer, width, form.given(pixels))
+    beside = tuple(unread(objective, trial, form.given(pixels)))
+    mark_unread(trial, beside)
+    layer, width = _outputs(trial, form.given(pixels), form, objective)
+    takes = _targets(objective, trial, layer, width, form.given(pixels))
     numbers = takes.kind == "numbers"
     spec = TaskSpec(
         kind="image-classification",
@@ -220,8 +220,8 @@ def _network_task(
         high=form.high,
     )
     task = GivenNetwork(spec, network, objective, takes, beside)
-    _check_loss(task, own, Batch(pixels, takes.blank(1)))
-    return replace(task, promoted=_mixes(task, own.double(), pixels.double()))
+    _check_loss(task, trial, Batch(pixels, takes.blank(1)))
+    return replace(task, promoted=_mixes(task, trial.double(), pixels.double()))
 
 
 def _outputs(
@@ -234,9 +234,9 @@ def _outputs(
     )
     try:
         with torch.no_grad():
-            made = network(inputs)
+            returned = network(inputs)
     except Exception as error:  # the network is foreign code
-        made = None
+        returned = None
         if not _runs(objective, network, inputs):  # it may take more than an input
             raise ConfigError(
                 f"{'image' if len(form.shape) == 3 else 'input'}_shape: {type(network).__name__} "
@@ -247,9 +247,9 @@ def _outputs(
         hook.remove()
     if head is not None and widths and len(widths[-1]) == 2:
         return head, widths[-1][1]
-    if isinstance(made, Tensor) and made.dim() == 2:
-        return "", made.shape[1]
-    shapes = [tuple(value.shape) for value in _tensors(made)]
+    if isinstance(returned, Tensor) and returned.dim() == 2:
+        return "", returned.shape[1]
+    shapes = [tuple(value.shape) for value in _tensors(returned)]
     flat = [shape for shape in shapes if len(shape) == 2]
     if flat or not shapes:
         return None, flat[0][1] if flat else 0
@@ -271,15 +271,17 @@ def _runs(objective: Loss, network: nn.Module, inputs: Tensor) -> bool:
     return False
 
 
-def _tensors(made: Any) -> list[Tensor]:  # noqa: ANN401
+def _tensors(returned: Any) -> list[Tensor]:  # noqa: ANN401
     """The tensors that a network returned, in tuples, dictionaries and classes of transformers."""
-    if isinstance(made, Tensor):
-        return [made]
-    if isinstance(made, Mapping):
-        return [value for part in made.values() for value in _tensors(part)]
-    if isinstance(made, Sequence):
-        return [value for part in made for value in _tensors(part)]
-    return [value for part in vars(made).values() for value in _tensors(part)] if made else []
+    if isinstance(returned, Tensor):
+        return [returned]
+    if isinstance(returned, Mapping):
+        return [value for part in returned.values() for value in _tensors(part)]
+    if isinstance(returned, Sequence):
+        return [value for part in returned for value in _tensors(part)]
+    return (
+        [value for part in vars(returned).values() for value in _tensors(part)] if returned else []
+    )
 
 
 def _targets(

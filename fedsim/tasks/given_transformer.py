@@ -37,11 +37,11 @@ class GivenLanguageModelling(LanguageModelling):
         """Token ids of each text as the tokenizer gives them, and the end token, if it has one."""
         eos = self.tokenizer.eos_token_id
         end = [] if eos is None else [int(eos)]
-        found = []
+        lines = []
         for line in TextTask.tokens(self, texts):
             ended = line[-1:] == end
-            found.append(line if ended else [*line[: self.max_length - len(end)], *end])
-        return found
+            lines.append(line if ended else [*line[: self.max_length - len(end)], *end])
+        return lines
 
 
 _CLASSES: dict[TaskKind, type[TextTask]] = {
@@ -107,7 +107,7 @@ def transformer_task(
             f"model: {name!r} is a network of images. Write the function that makes yours, "
             "as module:function."
         )
-    for named in {one for one in (model, tokenizer) if isinstance(one, str)}:
+    for named in {source for source in (model, tokenizer) if isinstance(source, str)}:
         if not Path(transformer.locate(named)).is_dir():
             transformer.model_type(named)  # says at once where there is no such model
     words = _tokenizer(model, tokenizer)
@@ -169,8 +169,8 @@ def _tokenizer(model: nn.Module | str, tokenizer: Any) -> PreTrainedTokenizerBas
             f"tokenizer: {type(tokenizer).__name__} is no fast tokenizer of transformers. "
             "Load it by AutoTokenizer.from_pretrained."
         )
-    found: PreTrainedTokenizerBase = tokenizer
-    return found
+    fast: PreTrainedTokenizerBase = tokenizer
+    return fast
 
 
 def _kind(model: nn.Module | str, task: str) -> TaskKind:
@@ -215,19 +215,19 @@ def _lora(
     if not isinstance(model, str):
         shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
         alpha = alpha or _alpha(model)
-    found = {name: match for name in shapes if (match := _ADAPTER.search(name))}
-    if not found:
+    adapters = {name: match for name in shapes if (match := _ADAPTER.search(name))}
+    if not adapters:
         return None
     if not alpha:
         raise ConfigError(
             "lora_alpha: the adapters' scale never crosses the wire. Pass it, the lora_alpha of "
             "the clients' LoraConfig."
         )
-    first = next(iter(found))
+    first = next(iter(adapters))
     return LoRA(
         rank=shapes[first][0],
         alpha=alpha,
-        targets=tuple(sorted({match[1] for match in found.values()})),
+        targets=tuple(sorted({match[1] for match in adapters.values()})),
         head=any("lora_" not in name and "base_layer" not in name for name in arrays) or not arrays,
     )
 

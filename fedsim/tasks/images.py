@@ -39,8 +39,8 @@ class ImageClassification(Task):
     def build(self) -> nn.Module:
         """The built-in or added network in float32 and eval mode, with arbitrary weights."""
         spec = self.spec
-        made = image_network(spec.model, spec.input_shape, spec.num_classes, spec.architecture)
-        return made.float().eval()
+        network = image_network(spec.model, spec.input_shape, spec.num_classes, spec.architecture)
+        return network.float().eval()
 
     def encode(self, rows: Rows) -> Batch:
         """Pixels as float32 in [0, 1], and classes."""

@@ -42,8 +42,8 @@ class LanguageModelling(TextTask):
 
     def _edges(self) -> tuple[list[int], list[int]]:
         """The tokenizer's start and end token, each if it has one."""
-        own = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
-        start, end = ([] if token is None else [token] for token in own)
+        ids = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
+        start, end = ([] if token is None else [token] for token in ids)
         return start, end
 
     def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:

@@ -51,12 +51,12 @@ class MaskedLanguageModelling(TextTask):
         del rows
         labels = torch.full_like(inputs, IGNORED)
         can = torch.isin(inputs, self._words()) & (mask == 1)
-        for line, places, own, real in zip(inputs, can, labels, mask, strict=True):
+        for line, places, targets, real in zip(inputs, can, labels, mask, strict=True):
             candidates = torch.nonzero(places)[:, 0]
             count = max(1, round(_CHOSEN * len(candidates)))
             order = torch.randperm(len(candidates), generator=_generator("choice", line, real))
             chosen = candidates[order[:count]]
-            own[chosen] = line[chosen]
+            targets[chosen] = line[chosen]
         return labels
 
     def _words(self) -> Tensor:

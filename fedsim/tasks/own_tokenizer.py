@@ -39,14 +39,14 @@ def doubt(task: Task) -> str:
         return ""
     words, config = task.tokenizer, task.spec.architecture
     rows = int(config["vocab_size"])
-    found = []
+    doubts = []
     if rows - len(words) >= _PADDED:
-        found.append(f"has {len(words)} tokens for {rows} rows of the embedding")
+        doubts.append(f"has {len(words)} tokens for {rows} rows of the embedding")
     for which in ("bos", "eos"):
-        own, known = getattr(words, f"{which}_token_id"), _ids(config.get(f"{which}_token_id"))
-        if own is not None and known and own not in known and max(known) < rows:
-            found.append(f"has the {which} token {own}, the model {known[0]}")
-    return f"the tokenizer {' and '.join(found)}, as another model's would" if found else ""
+        token, known = getattr(words, f"{which}_token_id"), _ids(config.get(f"{which}_token_id"))
+        if token is not None and known and token not in known and max(known) < rows:
+            doubts.append(f"has the {which} token {token}, the model {known[0]}")
+    return f"the tokenizer {' and '.join(doubts)}, as another model's would" if doubts else ""
 
 
 def _ids(given: int | list[int] | None) -> list[int]:

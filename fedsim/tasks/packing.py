@@ -44,12 +44,12 @@ def packed(task: LanguageModelling, rows: Rows) -> Rows:
 def _blocks(lengths: Sequence[int], room: int) -> list[list[int]]:
     """Positions of neighbours that fit together, with one token between two."""
     blocks: list[list[int]] = []
-    left = -1
+    free = -1
     for position, length in enumerate(lengths):
-        if length + 1 <= left:
+        if length + 1 <= free:
             blocks[-1].append(position)
-            left -= length + 1
+            free -= length + 1
         else:
             blocks.append([position])
-            left = room - length
+            free = room - length
     return blocks

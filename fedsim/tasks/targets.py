@@ -131,10 +131,10 @@ def output_slopes(
         value = objective(network, batch)
         check_scalar(value)
         graph = batch.labels.requires_grad
-        (found,) = torch.autograd.grad(
+        (slopes,) = torch.autograd.grad(
             value, at, create_graph=graph, allow_unused=True, materialize_grads=True
         )
-    return found
+    return slopes
 
 
 def check_scalar(value: object) -> None:

@@ -83,7 +83,7 @@ class TextTask(Task):
         """Texts and tokens with and without special tokens; padding is in neither."""
         mask = torch.ones_like(batch.inputs) if batch.mask is None else batch.mask
         pairs = zip(batch.inputs.tolist(), mask.tolist(), strict=True)
-        real = [[i for i, own in zip(ids, kept, strict=True) if own] for ids, kept in pairs]
+        real = [[i for i, flag in zip(ids, flags, strict=True) if flag] for ids, flags in pairs]
         special = set(self.spec.special_ids)
         tokens = [[i for i in ids if i not in special] for ids in real]
         return Examples(

@@ -126,14 +126,14 @@ def _broadcast(task: Task, cell: Path, number: int, seed: int) -> Tensors:
             "Name the folder of a simulated cell, <run>/<cell>, of a run with one cell, or "
             "<run>/<option>=<value> where one cell has that value."
         )
-    found = [key for key in keys if key.round == number]
-    if not found:
+    captured = [key for key in keys if key.round == number]
+    if not captured:
         rounds = ", ".join(str(known) for known in sorted({key.round for key in keys}))
         raise ConfigError(
             f"task.weights: {str(cell)!r} holds no capture of round {number}. "
             f"Choose one of its rounds: {rounds}."
         )
-    record = store.record(found[0])
+    record = store.record(captured[0])
     tensors = load_tensors(
         store.sent_path(record.sent_sha256), record.sent_sha256, record.sent_order
     )
@@ -141,13 +141,13 @@ def _broadcast(task: Task, cell: Path, number: int, seed: int) -> Tensors:
     bare = task.spec.lora is not None and not any(map(is_adapter, tensors))
     spec = task.spec
     network = transformer.build(spec.architecture, spec.kind) if bare else task.build()
-    own = {name: tuple(value.shape) for name, value in state(network).items()}
+    expected = {name: tuple(value.shape) for name, value in state(network).items()}
     sent = {name: tuple(value.shape) for name, value in tensors.items()}
-    for name in own | sent:
-        if own.get(name) != sent.get(name):
+    for name in expected | sent:
+        if expected.get(name) != sent.get(name):
             raise ConfigError(
                 f"task.weights: {name!r} has shape {_shown(sent.get(name))} in {str(cell)!r} and "
-                f"{_shown(own.get(name))} in {task.spec.model!r}. "
+                f"{_shown(expected.get(name))} in {task.spec.model!r}. "
                 "Use the model and the data set of that run."
             )
     if not bare:
