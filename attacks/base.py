@@ -137,7 +137,7 @@ class Job:
         """
 
         def count(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            inputs = next(one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
+            inputs = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
             self.done += inputs.shape[:2].numel()
 
         self.work, self.done = work, 0

@@ -103,12 +103,12 @@ class Prospect:
         """Token ids of each text of each reply, without those that leave no trace."""
         # The last token of a causal model predicts nothing and leaves no trace.
         unseen = 1 if self.task.spec.kind == "language-modelling" else 0
-        found = []
+        texts = []
         for batch in self.batches():
             assert batch.mask is not None
             pairs = zip(batch.inputs.tolist(), (batch.mask.sum(1) - unseen).tolist(), strict=True)
-            found.append([ids[:length] for ids, length in pairs])
-        return found
+            texts.append([ids[:length] for ids, length in pairs])
+        return texts
 
     def judge(
         self,
@@ -130,15 +130,15 @@ class Prospect:
         """
         fitting = sum(count <= limit for count in counts)
         if fitting == len(counts):
-            found = Feasibility("amber" if partly else "green", what, counts, limit, partly)
-            return self.qualified(found, minds_dropout=minds_dropout)
+            feasibility = Feasibility("amber" if partly else "green", what, counts, limit, partly)
+            return self.qualified(feasibility, minds_dropout=minds_dropout)
         reason = f"{len(counts) - fitting} of {len(counts)} replies hold more"
         return Feasibility("amber" if fitting else "red", what, counts, limit, reason)
 
-    def qualified(self, found: Feasibility, *, minds_dropout: bool = True) -> Feasibility:
+    def qualified(self, feasibility: Feasibility, *, minds_dropout: bool = True) -> Feasibility:
         """The verdict lowered from green to amber if an update is not a single exact gradient."""
-        if found.colour != "green":
-            return found
+        if feasibility.colour != "green":
+            return feasibility
         if lost := sorted(self.distortions - {"scale"}):
             reason = f"the defense leaves no exact gradient ({' and '.join(lost)})"
         elif self.optimizer not in MULTIPLES:
@@ -148,5 +148,5 @@ class Prospect:
         elif minds_dropout and self.train_mode and has_dropout(self.network):
             reason = "dropout is on, and its masks are unknown"
         else:
-            return found
-        return replace(found, colour="amber", reason=reason)
+            return feasibility
+        return replace(feasibility, colour="amber", reason=reason)

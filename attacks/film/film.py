@@ -125,7 +125,7 @@ class FILM(Attack):
             decoded = likeliest(evidence, task, network, grammar, self.beams, rng, job)
             return replace(decoded, note=note)
         score = Fluency(network, self.beta)
-        found: dict[TokenIds, float] = {}
+        guessed: dict[TokenIds, float] = {}
         guess: Certificate = "guess"
         trace, start = [], time.monotonic()
         for step in range(1, self.sentences + 1):
@@ -136,15 +136,15 @@ class FILM(Attack):
                 whole=self.shares == "vocabulary",
                 expired=lambda: job.expired,
             )
-            best = next((f.tokens for f in beams if f.tokens not in found), beams[0].tokens)
+            best = next((f.tokens for f in beams if f.tokens not in guessed), beams[0].tokens)
             sentence, objective = self._improve(best, task, network, grammar, score, rng, job)
-            found.setdefault(sentence, objective)
+            guessed.setdefault(sentence, objective)
             job.report(step, objective, task.text(sentence))
             trace.append((step, time.monotonic() - start, objective))
             if job.expired:
                 break
             grammar = grammar.without(sentence)
-        lines = sorted(found, key=lambda sentence: found[sentence])
+        lines = sorted(guessed, key=lambda sentence: guessed[sentence])
         ids = [torch.tensor(line) for line in lines]
         return Reconstruction(
             Batch(
@@ -152,7 +152,7 @@ class FILM(Attack):
                 torch.full((len(ids),), -1),
                 pad_sequence([torch.ones_like(line) for line in ids], batch_first=True),
             ),
-            objective=sum(found.values()) / len(found),
+            objective=sum(guessed.values()) / len(guessed),
             steps=len(trace),
             confidence=(guess,) * len(ids),
             trace=tuple(trace),
@@ -167,10 +167,10 @@ class FILM(Attack):
         try:
             return read_evidence(model, job), ""
         except CannotAttack as error:
-            found = read_likelihood(model, job, error.reason)
-            if self.bag == "span" and found[0] is None:
+            reading = read_likelihood(model, job, error.reason)
+            if self.bag == "span" and reading[0] is None:
                 raise
-            return found
+            return reading
 
     def _grammar(self, observation: Observation, task: LanguageModelling, bag: Bag) -> Grammar:
         return read_grammar(

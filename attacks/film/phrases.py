@@ -192,11 +192,11 @@ class Words:
         moves = [self._swap] if len(inner) > 1 else []
         moves += [self._delete] if len(inner) > 1 and self.fits(len(sentence) - 1) else []
         moves += [self._insert] if self.fits(len(sentence) + 1) else []
-        made: list[TokenIds] = []
+        neighbours: list[TokenIds] = []
         for choice in torch.randint(len(moves), (count,), generator=rng) if moves else ():
             new = moves[int(choice)](inner, rng)
-            made.append((*sentence[:front], *new, *sentence[len(sentence) - back :]))
-        return made
+            neighbours.append((*sentence[:front], *new, *sentence[len(sentence) - back :]))
+        return neighbours
 
     def _swap(self, inner: list[int], rng: torch.Generator) -> list[int]:
         first, second = torch.randperm(len(inner), generator=rng)[:2].tolist()

@@ -134,9 +134,9 @@ def descend(
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
     progress, best = SearchProgress(job), None
     for step in range(steps + 1):
-        directions, (value, kept) = slope(variables, *lanes)
-        best = best or Best(*kept)
-        best.offer(value, *kept)
+        directions, (value, candidate) = slope(variables, *lanes)
+        best = best or Best(*candidate)
+        best.offer(value, *candidate)
         expired = step < steps and job.expired
         ends = expired or step == steps
         if ends or step % NOTED == 0:

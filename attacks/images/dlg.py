@@ -178,11 +178,11 @@ class IDLG(DLG):
 class _Support(Defense):
     """Pruning to coordinates that are known, masks by name."""
 
-    kept: Tensors
+    masks: Tensors
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The update, 0 elsewhere."""
-        return {name: value * self.kept[name] for name, value in update.items()}
+        return {name: value * self.masks[name] for name, value in update.items()}
 
 
 def _shows(defense: Defense, observed: Tensors) -> bool:

@@ -28,7 +28,7 @@ def pixel_prior(observation: Observation, task: Task, job: Job) -> PixelPrior:
 
 
 def guarded(
-    found: Reconstruction,
+    reconstruction: Reconstruction,
     prior: PixelPrior,
     evidence: Evidence,
     observed: Tensors,
@@ -38,7 +38,7 @@ def guarded(
     A search that fitted noise gains little in the likelihood of the update and loses much in the
     prior, since its images are rough. Smoothed, they may keep what is true.
     """
-    images, labels = found.guess.inputs, found.guess.labels
+    images, labels = reconstruction.guess.inputs, reconstruction.guess.labels
     blank = prior.mean.float().expand_as(images).clone()
     tried = {math.inf: blank, 0.0: images}
     tried |= {
@@ -47,14 +47,14 @@ def guarded(
     costs: dict[float, tuple[float, float]] = {}
     for noise, candidate in tried.items():
         with torch.no_grad():
-            distance, surprise = (float(one) for one in evidence(candidate, labels, observed))
+            distance, surprise = (float(term) for term in evidence(candidate, labels, observed))
         costs[noise] = surprise + float(prior.rarity(candidate)), distance
     noise = min(costs, key=lambda each: costs[each])
     if not noise:
-        return found
+        return reconstruction
     guess: Certificate = "guess"
     return replace(
-        found,
+        reconstruction,
         guess=Batch(tried[noise], labels),
         objective=costs[noise][1],
         confidence=(guess,) * len(images),

@@ -170,11 +170,11 @@ class GIGIP(RegularisedMatching):
     ) -> ImageObjective:
         loss, prior = victims.loss, victims.prior.to(torch.float32)
 
-        def one(weights: Tensors, latents: Tensor) -> Tensor:
+        def generate(weights: Tensors, latents: Tensor) -> Tensor:
             image: Tensor = functional_call(generator, weights, (latents[None],))[0]
             return image
 
-        render: Callable[[Tensors, Tensor], Tensor] = vmap(one)
+        render: Callable[[Tensors, Tensor], Tensor] = vmap(generate)
 
         def objective(
             weights: Tensors, labels: Tensor, observed: Tensors, latents: Tensor

@@ -74,19 +74,23 @@ class UnrolledSearch:
                 lambda: self.job.expired,
                 self.classes,
             )
-            searches = [_Search(self, one, start, progress) for one in tried[: self.orders]]
+            searches = [
+                _Search(self, arrangement, start, progress) for arrangement in tried[: self.orders]
+            ]
             rest = searches
             while len(rest) > 1:
                 for search in rest:
                     search.run(_SHORT)
-                rest = sorted(rest, key=lambda one: float(one.best.objective))[: len(rest) // 2]
+                rest = sorted(rest, key=lambda search: float(search.best.objective))[
+                    : len(rest) // 2
+                ]
             best = rest[0]
             best.run(self.evaluations)
         images, distance = (tensor[0] for tensor in best.best.candidate)
         reconstruction = Reconstruction(
             Batch(images, best.arrangement.labels),
             objective=float(distance),
-            steps=sum(one.done for one in searches),
+            steps=sum(search.done for search in searches),
             trace=progress.trace(),
             expired=best.expired,
         )

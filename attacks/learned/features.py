@@ -91,9 +91,9 @@ class Hashed:
         sums: Tensor | None = None
         for name, index, weight in zip(self.coordinates.shapes, bins, self._weights(), strict=True):
             values = update[name].flatten(1)
-            own = values.new_zeros(len(values), self.width).index_add_(1, index, values)
+            binned = values.new_zeros(len(values), self.width).index_add_(1, index, values)
             # Weights act on the sums: there are fewer, and index_add_ is slow with an alpha.
-            sums = own.mul_(weight) if sums is None else sums.add_(own, alpha=weight)
+            sums = binned.mul_(weight) if sums is None else sums.add_(binned, alpha=weight)
         assert sums is not None
         return sums
 
@@ -102,7 +102,7 @@ class Hashed:
         if self.index is None:
             return torch.ones(self.width, device=device)
         bins = self.index.split(self.coordinates.sizes)
-        counts = torch.stack([own.bincount(minlength=self.width) for own in bins])
+        counts = torch.stack([index.bincount(minlength=self.width) for index in bins])
         return torch.tensor(self._weights(), device=device).square() @ counts.float()
 
     def _weights(self) -> list[float]:
@@ -227,13 +227,13 @@ class WithStatistics:
 
     def sizes(self, device: torch.device) -> Tensor:
         """As for the update, float32; 0 for a statistic, which has no noise."""
-        own = self.update.sizes(device)
-        return torch.cat([own.new_zeros(self.statistics), own])
+        bins = self.update.sizes(device)
+        return torch.cat([bins.new_zeros(self.statistics), bins])
 
     def finish(self, linear: Tensor) -> Tensor:
         """The features, of statistics and then of the update."""
-        statistics, own = linear.tensor_split([self.statistics], 1)
-        return torch.cat([statistics, self.update.finish(own)], 1)
+        statistics, update = linear.tensor_split([self.statistics], 1)
+        return torch.cat([statistics, self.update.finish(update)], 1)
 
 
 Features: TypeAlias = OfUpdate | WithStatistics

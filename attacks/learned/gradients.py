@@ -41,9 +41,9 @@ class Gradients:
         """Those of a model."""
         if model.task.modality != "text" or not model.task.spec.num_classes:
             return cls(model)  # the mean over tokens of a language model is no mean over lanes
-        own = Factored(replace(model, network=copy.deepcopy(model.network)))
-        whole = {name for group in own.layout for name in group} == model.parameters.keys()
-        return cls(model, own if whole else None)
+        factored = Factored(replace(model, network=copy.deepcopy(model.network)))
+        whole = {name for group in factored.layout for name in group} == model.parameters.keys()
+        return cls(model, factored if whole else None)
 
     def __call__(self, batch: Batch, size: int) -> Mapping[str, Tensor]:
         """The gradient of each ``size`` consecutive examples, ``(group, *shape)``."""
@@ -96,25 +96,27 @@ def group_gradients(model: Replay, batch: Batch, size: int) -> Tensors:
 
     groups = (part.unflatten(0, (-1, size)) for part in (batch.inputs, batch.labels, mask))
     try:
-        found: Tensors = vmap(gradient, chunk_size=min(chunk, _AT_ONCE))(*groups)
+        gradients: Tensors = vmap(gradient, chunk_size=min(chunk, _AT_ONCE))(*groups)
     except RuntimeError:
         return looped_gradients(model, batch, size)
-    return {name: value.detach() for name, value in found.items()}
+    return {name: value.detach() for name, value in gradients.items()}
 
 
 @torch.enable_grad()
 def looped_gradients(model: Replay, batch: Batch, size: int = 1) -> Tensors:
     """``group_gradients`` one by one: the reference for its results and its speed."""
     starts = range(0, len(batch), size)
-    found = {k: value.new_empty(len(starts), *value.shape) for k, value in model.parameters.items()}
+    gradients = {
+        k: value.new_empty(len(starts), *value.shape) for k, value in model.parameters.items()
+    }
     for number, start in enumerate(starts):
         loss = model.task.loss(model.network, _trimmed(batch[start : start + size]))
         single = torch.autograd.grad(
             loss, list(model.parameters.values()), allow_unused=True, materialize_grads=True
         )
-        for kept, own in zip(found.values(), single, strict=True):
-            kept[number] = own
-    return found
+        for stored, gradient in zip(gradients.values(), single, strict=True):
+            stored[number] = gradient
+    return gradients
 
 
 def _trimmed(batch: Batch) -> Batch:

@@ -70,6 +70,6 @@ def assigned(costs: Tensor) -> Tensor:
         return costs[:, guess, orders].mean(-1).amin(1)
     from scipy.optimize import linear_sum_assignment
 
-    found = [linear_sum_assignment(own)[1] for own in costs.detach().cpu().numpy()]
-    order = torch.stack([torch.from_numpy(own) for own in found]).to(costs.device)
+    columns = [linear_sum_assignment(matrix)[1] for matrix in costs.detach().cpu().numpy()]
+    order = torch.stack([torch.from_numpy(column) for column in columns]).to(costs.device)
     return costs.gather(2, order[:, :, None])[:, :, 0].mean(1)

@@ -69,7 +69,7 @@ class Training:
         if not best:
             self._start(network, simulated, training)
         steps = -(-(len(training) // size) // self.updates)
-        kept = time.monotonic()
+        saved = time.monotonic()
         for epoch in range(done + bool(best), self.epochs + 1):
             rng = self._rng(truths.device, "epoch", epoch)
             batches = self._batches(training, size, epoch) if epoch else ()
@@ -91,9 +91,9 @@ class Training:
             best["expired"] = torch.tensor(job.expired)
             if job.expired or epoch - int(best["epoch"]) >= self.patience:
                 break
-            if time.monotonic() - kept > CHECKPOINTED:
+            if time.monotonic() - saved > CHECKPOINTED:
                 job.keep(_checkpoint(epoch, network, optimizer, best))
-                kept = time.monotonic()
+                saved = time.monotonic()
         return best
 
     def _batches(self, rows: Tensor, size: int, epoch: int) -> Sequence[Tensor]:

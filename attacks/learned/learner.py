@@ -98,11 +98,11 @@ class Learner(Attack, ABC):
         """
 
     @abstractmethod
-    def features(self, model: Replay, task: Task, made: Tensors) -> OfUpdate:
+    def features(self, model: Replay, task: Task, drawn: Tensors) -> OfUpdate:
         """How updates become features, by what was ``drawn``."""
 
     @abstractmethod
-    def network(self, task: Task, features: Features, made: Tensors) -> Model:
+    def network(self, task: Task, features: Features, drawn: Tensors) -> Model:
         """What turns features into examples, still to be learned."""
 
     @abstractmethod
@@ -131,14 +131,14 @@ class Learner(Attack, ABC):
         plain = Hashed.of(Coordinates.of(model), None)
         client = declared_client(observation, model, plain, count, defended=self.adaptive)
         with _simulable():
-            made = {"size": torch.tensor(count), **self.drawn(training, client, task, seed)}
-        made = {name: value.to(job.device) for name, value in made.items()}
+            drawn = {"size": torch.tensor(count), **self.drawn(training, client, task, seed)}
+        drawn = {name: value.to(job.device) for name, value in drawn.items()}
         statistics = self._statistics(observation, task, job)
-        features = _together(self.features(model, task, made), statistics)
-        made["inputs"] = torch.tensor(features.width)
+        features = _together(self.features(model, task, drawn), statistics)
+        drawn["inputs"] = torch.tensor(features.width)
         client = replace(client, features=features, statistics=statistics)
         with seeded(derive(seed, "network")):
-            network = self.network(task, features, made).to(job.device)
+            network = self.network(task, features, drawn).to(job.device)
         rows = joined([heldout, training]).to(job.device)
         numbers = torch.arange(len(rows), device=job.device)
         rng = generator(seed, "simulated", device=rows.labels.device)
@@ -151,7 +151,7 @@ class Learner(Attack, ABC):
             heldout=numbers[: len(heldout)],
         )
         learned = self.learn(network, lessons, job, seed)
-        return {name: value.cpu() for name, value in (learned | made).items()}
+        return {name: value.cpu() for name, value in (learned | drawn).items()}
 
     def reconstruct(
         self,
@@ -172,15 +172,15 @@ class Learner(Attack, ABC):
         if self.adaptive and 1 < clients < learned["size"] and declared(observations[0]).names:
             notes += [f"the {clients} clients of a cohort were taken to have equally many examples"]
         model = replay(observations[0], task, job.device)
-        own = [self._statistics(observation, task, job) for observation in observations]
+        of_statistics = [self._statistics(observation, task, job) for observation in observations]
         of_update = self.features(model, task, learned)
-        features = _together(of_update, own[0])
-        for observation, statistics in zip(observations, own, strict=True):
+        features = _together(of_update, of_statistics[0])
+        for observation, statistics in zip(observations, of_statistics, strict=True):
             _check_fits(observation, model, _together(of_update, statistics), learned)
         network = self.network(task, features, learned).to(job.device)
         load_state(network, {name: learned[name] for name in network.state_dict()})
         guesses = []
-        for observation, statistics, rng in zip(observations, own, rngs, strict=True):
+        for observation, statistics, rng in zip(observations, of_statistics, rngs, strict=True):
             update = observed_gradient(observation)
             seen = {name: update[name].float()[None].to(job.device) for name in model.parameters}
             linear = features.linear(seen)

@@ -69,30 +69,30 @@ class LTI(Learner):
 
     def drawn(self, rows: Batch, client: SimulatedClient, task: Task, seed: int) -> Tensors:
         """Bins and weights of the coordinates, where they are hashed, and the words to guess."""
-        made: Tensors = {}
+        drawn: Tensors = {}
         if self.bins < 1:
             coordinates = client.coordinates
-            made["index"] = draw_bins(coordinates.count, self.bins, generator(seed, "bins"))
+            drawn["index"] = draw_bins(coordinates.count, self.bins, generator(seed, "bins"))
             some = rows[: min(_MEASURED, len(rows) // client.size) * client.size]
             rng = generator(seed, "weights", device=client.device)
             measured = client.linear(some.to(client.device), rng)
-            made["weights"] = tensor_weights(measured, coordinates, client.variance)
+            drawn["weights"] = tensor_weights(measured, coordinates, client.variance)
         if task.modality == "text":
-            made["words"] = words_of(rows)
-        return made
+            drawn["words"] = words_of(rows)
+        return drawn
 
-    def features(self, model: Replay, task: Task, made: Tensors) -> OfUpdate:
+    def features(self, model: Replay, task: Task, drawn: Tensors) -> OfUpdate:
         """The coordinates, hashed."""
         del task
-        return Hashed.of(Coordinates.of(model), made.get("index"), made.get("weights"))
+        return Hashed.of(Coordinates.of(model), drawn.get("index"), drawn.get("weights"))
 
-    def network(self, task: Task, features: Features, made: Tensors) -> Model:
+    def network(self, task: Task, features: Features, drawn: Tensors) -> Model:
         """The inverter of images or texts."""
         shape = task.spec.input_shape
         output: Output = Pixels(shape)
-        if "words" in made:
-            output = TokenOutput(shape[0], made["words"], self.channels)
-        return Inverter(features.width, self.width, int(made["size"]), output)
+        if "words" in drawn:
+            output = TokenOutput(shape[0], drawn["words"], self.channels)
+        return Inverter(features.width, self.width, int(drawn["size"]), output)
 
     def learn(self, network: Model, lessons: Lessons, job: Job, seed: int) -> Tensors:
         """Train, with checkpoints; see ``attacks.learned.inverter_training``."""

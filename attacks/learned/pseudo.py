@@ -34,11 +34,11 @@ def dct_images(
         rng: on the CPU.
         axes: what is transformed; ``width-channel`` is the authors' code.
     """
-    one, other = _DIMENSIONS[axes]
-    coefficients = _dct(_dct(rows.inputs, one), other)
+    axis, other = _DIMENSIONS[axes]
+    coefficients = _dct(_dct(rows.inputs, axis), other)
     mean, std = coefficients.mean(0), coefficients.std(0, correction=0)
     drawn = mean + std * torch.randn(count, *mean.shape, generator=rng)
-    images = _dct(_dct(drawn, one, inverse=True), other, inverse=True).clamp(0, 1)
+    images = _dct(_dct(drawn, axis, inverse=True), other, inverse=True).clamp(0, 1)
     return Batch(images, torch.randint(num_classes, (count,), generator=rng))
 
 

@@ -39,9 +39,9 @@ class RidgeRegression(nn.Module):
         """
         values, kinds, _ = self._split(features)
         for kind in range(len(self.mean)):
-            own = values[kinds == kind]
-            own = own if len(own) >= _FEW else values
-            self.mean[kind], self.deviation[kind] = standard(own)
+            examples = values[kinds == kind]
+            examples = examples if len(examples) >= _FEW else values
+            self.mean[kind], self.deviation[kind] = standard(examples)
 
     def fit(self, training: tuple[Tensor, Tensor], heldout: tuple[Tensor, Tensor]) -> Tensor:
         """Set the map to least squares, its ridge chosen on held-out updates.

@@ -64,15 +64,15 @@ class Ridge(Learner):
             )
         return {"reference": rows.inputs.mean(0)}
 
-    def features(self, model: Replay, task: Task, made: Tensors) -> OfUpdate:
+    def features(self, model: Replay, task: Task, drawn: Tensors) -> OfUpdate:
         """The slopes."""
         del task
         head = find_head(model.network)
-        return Slopes(model, Coordinates.of(model), head, made["reference"])
+        return Slopes(model, Coordinates.of(model), head, drawn["reference"])
 
-    def network(self, task: Task, features: Features, made: Tensors) -> Model:
+    def network(self, task: Task, features: Features, drawn: Tensors) -> Model:
         """The linear map."""
-        del made
+        del drawn
         slopes = features.update if isinstance(features, WithStatistics) else features
         assert isinstance(slopes, Slopes)
         return RidgeRegression(features.width, slopes.classes, Pixels(task.spec.input_shape))
@@ -86,7 +86,7 @@ class Ridge(Learner):
         rng = generator(seed, "updates", device=lessons.truths.device)
 
         def known(rows: Tensor) -> tuple[Tensor, Tensor]:
-            parts = [lessons.simulated(own, rng) for own in rows[:, None].split(_AT_ONCE)]
+            parts = [lessons.simulated(numbers, rng) for numbers in rows[:, None].split(_AT_ONCE)]
             return torch.cat(parts), lessons.truths[rows]
 
         training = known(lessons.training[order[:most].to(lessons.training.device)])

@@ -85,8 +85,8 @@ class SimulatedClient:
     def _linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
         numbers = torch.arange(len(batch)).view(-1, self.spread.rows)
         first, *others = (
-            self._steps(batch[numbers[:, own].flatten()], own.stop - own.start, count, rng)
-            for own, count in self.spread.batches
+            self._steps(batch[numbers[:, places].flatten()], places.stop - places.start, count, rng)
+            for places, count in self.spread.batches
         )
         if self.spread.steps == self.spread.clients == 1 and not self.chain.changes_update:
             return self.features.linear(first)
@@ -100,8 +100,8 @@ class SimulatedClient:
             updates = range(len(next(iter(means.values()))))
             sent = (update_of(self.chain, _row(means, i), self.length, rng) for i in updates)
             if self.spread.clients == 1:  # one by one, without a copy of all
-                alone = ({name: value[None] for name, value in own.items()} for own in sent)
-                return torch.cat([self.features.linear(own) for own in alone])
+                alone = ({name: value[None] for name, value in update.items()} for update in sent)
+                return torch.cat([self.features.linear(update) for update in alone])
             means = _stacked(list(sent))
         if self.spread.clients > 1:
             means = {n: v.unflatten(0, (-1, self.spread.clients)).mean(1) for n, v in means.items()}
@@ -122,11 +122,15 @@ class SimulatedClient:
             torch.cat(masks) if masks else None,
         )
         if not self.chain.per_example:
-            found = self.gradients(batch, size)
+            gradients = self.gradients(batch, size)
             if self.chain.changes_step:
-                draws = [self._stepped(found, batch, size, rng) for _ in range(count)]
-                return {name: torch.stack([own[name] for own in draws]).sum(0) for name in found}
-            return found if count == 1 else {name: v.mul_(count) for name, v in found.items()}
+                draws = [self._stepped(gradients, batch, size, rng) for _ in range(count)]
+                return {
+                    name: torch.stack([step[name] for step in draws]).sum(0) for name in gradients
+                }
+            return (
+                gradients if count == 1 else {name: v.mul_(count) for name, v in gradients.items()}
+            )
         single = dict(self.gradients(batch, 1))
         means = [self._means_of_defended(single, size, rng) for _ in range(count)]
         steps = [self._stepped(mean, batch, size, rng) for mean in means]
@@ -145,15 +149,17 @@ class SimulatedClient:
         self, means: Mapping[str, Tensor], batch: Batch, size: int, rng: torch.Generator
     ) -> Tensors:
         """The mean gradients after the defenses that look at the model and its examples."""
-        own = dict(means)
+        gradients = dict(means)
         if not self.chain.changes_step:
-            return own
+            return gradients
         model = self.model
         steps = [
             Step(model.network, batch[start : start + size], model.task.loss)
             for start in range(0, len(batch), size)
         ]
-        changed = [self.chain.on_step(_row(own, i), step, rng) for i, step in enumerate(steps)]
+        changed = [
+            self.chain.on_step(_row(gradients, i), step, rng) for i, step in enumerate(steps)
+        ]
         return _stacked(changed)
 
     def averages(self, batch: Batch) -> bool:

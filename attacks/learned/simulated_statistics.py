@@ -94,8 +94,8 @@ class SimulatedStatistics:
         clients = images.unflatten(0, (-1, self.spread.rows))
         total: Tensors = {}
         with seeded(derive(seed, "dropout")):
-            for number, (own, _) in enumerate(self.spread.batches):
-                for name, value in self._of_batches(clients[:, own]).items():
+            for number, (places, _) in enumerate(self.spread.batches):
+                for name, value in self._of_batches(clients[:, places]).items():
                     layer = name.partition(" ")[2]
                     total[name] = total.get(name, 0) + self.shares[layer][number] * value
         cohort = self.spread.clients
@@ -170,7 +170,7 @@ def _spread(observation: Observation, layers: Mapping[str, _NormBase]) -> LocalS
     counts = {counted_batches(observation, *layer) for layer in layers.items()} - {None}
     if counts <= {spread.steps}:
         return spread
-    alone = sum(count * (own.stop - own.start) for own, count in spread.batches)
+    alone = sum(count * (places.stop - places.start) for places, count in spread.batches)
     if counts == {alone}:  # as where a defense takes images one by one
         return replace(spread, batch=1, steps=alone)
     raise CannotAttack(

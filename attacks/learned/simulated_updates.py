@@ -25,14 +25,14 @@ class SimulatedUpdates:
     the sums of coordinates that are the features, which is the same in law.
 
     Attributes:
-        kept: the linear features of each row, or None.
+        linear: the linear features of each row, or None.
         finished: the features of each row, where they are always the same; or where they differ by
             noise, and single examples are too large to be kept or simulated more than once.
     """
 
     def __init__(self, client: SimulatedClient, batch: Batch, rng: torch.Generator) -> None:
         self.client, self.batch = client, batch
-        self.kept: Tensor | None = None
+        self.linear: Tensor | None = None
         self.finished: Tensor | None = None
         sizes = client.features.sizes(batch.inputs.device)
         self._deviation = (client.variance * sizes).sqrt()
@@ -46,14 +46,14 @@ class SimulatedUpdates:
                 [self._finish(single.linear(batch[i : i + _SLICE], rng), rng) for i in starts]
             )
         elif not large:
-            self.kept = single.linear(batch, rng)
+            self.linear = single.linear(batch, rng)
 
     def __call__(self, rows: Tensor, rng: torch.Generator) -> Tensor:
         """The features ``(update, feature)`` of the examples ``rows (update, example)``."""
         if self.finished is not None:
             return self.finished[rows[:, 0]]
-        if self.kept is not None:
-            return self._finish(self.client.mean(self.kept[rows]), rng)
+        if self.linear is not None:
+            return self._finish(self.client.mean(self.linear[rows]), rng)
         return self._finish(self.client.linear(self.batch[rows.flatten()], rng), rng)
 
     def _finish(self, linear: Tensor, rng: torch.Generator) -> Tensor:

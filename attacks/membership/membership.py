@@ -213,11 +213,11 @@ class Membership(Attack):
                 )
             cosine = replace(self, statistic="cosine", over_rounds=False)
             seen = [observations[i] for i in here]
-            found = torch.stack(cosine._scores(seen, task, [rngs[i] for i in here], job, rows))
+            cosines = torch.stack(cosine._scores(seen, task, [rngs[i] for i in here], job, rows))
             for place, i in enumerate(here):
-                others = torch.cat([found[:place], found[place + 1 :]])
+                others = torch.cat([cosines[:place], cosines[place + 1 :]])
                 spread = others.std(0).clamp(min=1e-30)
-                scores[i] = (found[place] - others.mean(0)) / spread
+                scores[i] = (cosines[place] - others.mean(0)) / spread
         return [scores[i] for i in range(len(observations))]
 
     def _above_shadows(

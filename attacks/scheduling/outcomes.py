@@ -74,8 +74,8 @@ def write_outcome(
             record = record.model_copy(update={"sha256": sha256})
     if isinstance(outcome, BaseException):
         spec.guess_path(key).unlink(missing_ok=True)
-        told = {"status": _status(outcome), "reason": _reason(outcome, spec.label)}
-        record = record.model_copy(update=told)
+        failure = {"status": _status(outcome), "reason": _reason(outcome, spec.label)}
+        record = record.model_copy(update=failure)
     record = record.sealed()
     write_json(spec.record_path(key), record, sync=sync)
     return record
@@ -97,8 +97,8 @@ def _told(outcome: Reconstruction) -> dict[str, object]:
 def _finite(outcome: Reconstruction) -> Tensors:
     """The guess on the CPU, each tensor with its own memory, as safetensors requires."""
     scores = {} if outcome.scores is None else {"scores": outcome.scores}
-    made = {**batch_tensors(outcome.guess), **scores}
-    tensors = {k: v.detach().cpu().clone() for k, v in made.items()}
+    guessed = {**batch_tensors(outcome.guess), **scores}
+    tensors = {k: v.detach().cpu().clone() for k, v in guessed.items()}
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise _NonFinite("non-finite guess")
     return tensors

@@ -54,18 +54,18 @@ class Outbox:
             StoreError: the record of a capture is missing or broken.
         """
         store = CaptureStore(spec.captures)
-        own, shared = [], _common(spec.captures)
+        unshared, shared = [], _common(spec.captures)
         for key in {*spec.keys, *spec.donors}:
             tensors = store.tensors_path(key)
-            own += [tensors, tensors.with_suffix(".json")]
+            unshared += [tensors, tensors.with_suffix(".json")]
             shared.append(store.sent_path(store.record(key).sent_sha256))
-        found = {_name(spec, path): self._put(path) for path in own if path.is_file()}
-        found |= {_name(spec, path): self._share(path) for path in shared if path.is_file()}
+        references = {_name(spec, path): self._put(path) for path in unshared if path.is_file()}
+        references |= {_name(spec, path): self._share(path) for path in shared if path.is_file()}
         learned = prepared_path(spec, store.record(spec.keys[0]))
         for path in (learned, learned.with_suffix(".json")):
             if path.is_file():
-                found[f"prepared/{path.name}"] = self._share(path)
-        return found
+                references[f"prepared/{path.name}"] = self._share(path)
+        return references
 
     def _put(self, path: Path) -> Reference:
         return self._ray.put(path.read_bytes())
@@ -106,11 +106,11 @@ def unpack(spec: JobSpec, files: Mapping[str, bytes], place: Path) -> JobSpec:
 def deliver(local: JobSpec, got: Mapping[str, bytes]) -> Delivery:
     """What the job has written in its own folder, but for what came with it."""
     cell = local.guesses.parent
-    made = {
+    written = {
         path.relative_to(cell).as_posix(): path
         for folder in (local.guesses, cell / "prepared")
         for path in folder.rglob("*")
         if path.suffix in (".safetensors", ".json")
     }
-    names = sorted(made.keys() - got.keys(), key=lambda name: (name.endswith(".json"), name))
-    return Delivery({name: made[name].read_bytes() for name in names})
+    names = sorted(written.keys() - got.keys(), key=lambda name: (name.endswith(".json"), name))
+    return Delivery({name: written[name].read_bytes() for name in names})

@@ -125,13 +125,13 @@ class RayPool:
             with self._changed:
                 if spec.name in self._jobs:
                     continue
-                found = self._ledger.claim(spec, retry_failed=self._retry_failed)
-                self._jobs[spec.name] = found
-                if found is None:
+                records = self._ledger.claim(spec, retry_failed=self._retry_failed)
+                self._jobs[spec.name] = records
+                if records is None:
                     self._queue.append(spec)
                     self._changed.notify_all()
-                change: Change = "queued" if found is None else "settled"
-                self._on_event(Event(spec, change, None, tuple(found or ()), bool(found)))
+                change: Change = "queued" if records is None else "settled"
+                self._on_event(Event(spec, change, None, tuple(records or ()), bool(records)))
 
     def drain(self) -> list[JobRecord]:
         """Wait until each job submitted so far has its records; returns them."""

@@ -78,15 +78,15 @@ def _seeded_attack(
     spec: JobSpec, device: torch.device, report: Report
 ) -> tuple[dict[CaptureKey, AttackOutcome], float]:
     seed = derive(spec.seed, "attack", spec.label, str(spec.keys[0]))
-    found: tuple[dict[CaptureKey, AttackOutcome], float] = {}, 0.0
+    outcomes: tuple[dict[CaptureKey, AttackOutcome], float] = {}, 0.0
     exact = float32(tf32=spec.demand.tf32)
     try:
         with unchanged(), exact, seeded(seed):
             torch.set_num_threads(spec.demand.threads)
-            found = _attack(spec, device, report)
+            outcomes = _attack(spec, device, report)
     except _LOST as error:  # the state of its generator cannot be restored either
-        found = found if found[0] else (dict.fromkeys(spec.keys, error), 0.0)
-    return found
+        outcomes = outcomes if outcomes[0] else (dict.fromkeys(spec.keys, error), 0.0)
+    return outcomes
 
 
 def _resident() -> int:
@@ -188,7 +188,7 @@ def reconstruct(
     except CannotAttack as error:
         if len(group) == 1:
             return [error]
-        parts, note = [[own] for own in group], ""
+        parts, note = [[observation] for observation in group], ""
     except Exception as error:
         if attack.grouped_by in ("same_client", "whole_run") or not is_out_of_memory(error):
             raise

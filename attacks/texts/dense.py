@@ -18,7 +18,7 @@ _CACHED = 2**18
 """Coordinates formed at a time on a CPU; as many as fit into the cache of a core."""
 
 
-class _Sum(torch.autograd.Function):
+class _CoordinateSum(torch.autograd.Function):
     """Computes the derivatives in the forward pass, so that no weight-sized tensor is kept."""
 
     @staticmethod
@@ -62,7 +62,7 @@ def coordinate_sum(left: Tensor, right: Tensor, observed: Tensor, rule: Rule) ->
         observed: ``(victim, a, b)``.
         rule: the function of each coordinate, with its derivative.
     """
-    apply: Callable[..., Tensor] = _Sum.apply
+    apply: Callable[..., Tensor] = _CoordinateSum.apply
     return apply(left, right, observed, rule)
 
 

@@ -136,10 +136,10 @@ class NextTokens(LabelSearch):
         """The share of the targets at each place, ``(..., sentence, token, id)``; 1 in all."""
         del victims
         if self._joint:
-            own = values[..., : guess.shape[-2], :]
+            scores = values[..., : guess.shape[-2], :]
         else:
-            own = SHARPNESS * normalize(guess, dim=-1) @ self._directions.T
-        shares = own.softmax(-1) * mask[..., None]
+            scores = SHARPNESS * normalize(guess, dim=-1) @ self._directions.T
+        shares = scores.softmax(-1) * mask[..., None]
         # Nothing predicts the first token. Each lane's mean is over its own targets.
         return shares / mask[..., 1:].sum((-2, -1))[..., None, None, None]
 
@@ -152,15 +152,15 @@ class NextTokens(LabelSearch):
 def _targets(observation: Observation, network: nn.Module) -> tuple[Tensor, Tensor]:
     """Distinct targets and the count of each."""
     bias = cast(Any, network).get_output_embeddings().bias
-    name = next((name for name, own in network.named_parameters() if own is bias), None)
+    name = next((name for name, parameter in network.named_parameters() if parameter is bias), None)
     if name is None or name not in observation.received:
         raise CannotAttack(
             "a masked language model's targets are read off the bias of its head, which was not "
             "sent",
             "Freeze less, or choose 'embedding_rows'.",
         )
-    own = replace(observation, received={name: observation.received[name]})
-    gradient = observed_gradient(own)[name]
+    bias_only = replace(observation, received={name: observation.received[name]})
+    gradient = observed_gradient(bias_only)[name]
     tokens = torch.nonzero(gradient < 0)[:, 0]
     total = 1 / gradient[tokens].abs().min()  # the rarest target was asked for once
     return tokens, (-gradient[tokens] * total).round().clamp(min=1)

@@ -97,14 +97,14 @@ class _Neighbourhood:
         """Some of them; a sentence may come twice."""
         first, last = self.places
         words = self.words
-        for kind, own, one, other, rank, order in torch.rand(ROUND, 6, generator=rng).tolist():
+        for kind, move, origin, target, rank, order in torch.rand(ROUND, 6, generator=rng).tolist():
             middle = words[first : last + 1]
-            place, goal = (int(draw * len(middle)) for draw in (one, other))
+            place, goal = (int(draw * len(middle)) for draw in (origin, target))
             shortlist = self.lists[int(order * len(self.lists))]
             if kind < 0.5:
                 middle[place] = _ranked(shortlist[place], rank)
             elif kind < 0.75:
-                middle = reordered(middle, own, one, other, rank)
+                middle = reordered(middle, move, origin, target, rank)
             else:
                 del middle[place]
                 middle.insert(goal, _ranked(shortlist[goal], rank))

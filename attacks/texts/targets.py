@@ -62,11 +62,11 @@ def make_targets(
     """
     seen: dict[str, list[_Seen]] = {name: [] for group in groups for name in group}
     for victim in observed:
-        for name, own in seen.items():
+        for name, layer in seen.items():
             value = victim[name].to(like.device)
             thin = factor(value, rank) if name in weights else None
             whole = None if thin else (value if name in weights else value.flatten()).to(like)
-            own.append(_Seen(whole, thin and (thin[0].to(like), thin[1].to(like)), value.norm()))
+            layer.append(_Seen(whole, thin and (thin[0].to(like), thin[1].to(like)), value.norm()))
     return {
         group: _target([seen[name] for name in group], [name in living for name in group])
         for group in groups
@@ -87,16 +87,16 @@ class _Seen:
 
 
 def _target(layers: Sequence[Sequence[_Seen]], living: Sequence[bool]) -> GradientTarget:
-    norm = torch.stack([torch.stack([own.norm for own in victims]) for victims in layers])
+    norm = torch.stack([torch.stack([victim.norm for victim in victims]) for victims in layers])
     alive = (norm > 0) & torch.tensor(living, device=norm.device)[:, None]
     # Never 0, as it is divided by: what is not alive is computed, too, and then left out.
     norm = norm.where(norm > 0, 1)
-    thin = [[own.thin for own in victims if own.thin is not None] for victims in layers]
-    if all(len(found) == len(victims) for found, victims in zip(thin, layers, strict=True)):
+    thin = [[victim.thin for victim in victims if victim.thin is not None] for victims in layers]
+    if all(len(factored) == len(victims) for factored, victims in zip(thin, layers, strict=True)):
         left, right = (
-            torch.stack([torch.stack([own[side] for own in found]) for found in thin])
+            torch.stack([torch.stack([pair[side] for pair in factored]) for factored in thin])
             for side in (0, 1)
         )
         return GradientTarget(None, (left, right), norm.to(left), alive)
-    full = torch.stack([torch.stack([own.whole() for own in victims]) for victims in layers])
+    full = torch.stack([torch.stack([victim.whole() for victim in victims]) for victims in layers])
     return GradientTarget(full, None, norm.to(full), alive)

@@ -82,8 +82,8 @@ class TextGroup:
     def _model(self) -> Factored:
         model = replay(self.observations[0], self.task, self.job.device)
         wanted = {
-            name: own
-            for name, own in model.parameters.items()
+            name: parameter
+            for name, parameter in model.parameters.items()
             if not self.options.layers or any(part in name for part in self.options.layers)
         }
         factored = Factored(Replay(self.task, model.network, wanted))

@@ -157,11 +157,11 @@ class Search:
         rows = torch.arange(len(chosen), device=chosen.device)[:, None]
         frames = self.frames
         ids, mask, free = (part[rows, chosen] for part in (frames.ids, frames.mask, frames.free))
-        kept = Frames(ids, mask, free, self.labels[rows, chosen], frames.meaning)
+        survivors = Frames(ids, mask, free, self.labels[rows, chosen], frames.meaning)
         narrowed = Search(
             self._matching,
             self.vocabularies,
-            kept,
+            survivors,
             self.weights,
             self.job,
             prior=self.prior,

@@ -36,8 +36,8 @@ def reordered(words: list[int], kind: float, *draws: float) -> list[int]:
     return _KINDS[int(kind * len(_KINDS))](words, *draws)
 
 
-def _swap(words: list[int], one: float, other: float, _: float) -> list[int]:
-    i, j = int(one * len(words)), int(other * len(words))
+def _swap(words: list[int], first: float, second: float, _: float) -> list[int]:
+    i, j = int(first * len(words)), int(second * len(words))
     swapped = words.copy()
     swapped[i], swapped[j] = swapped[j], swapped[i]
     return swapped
@@ -49,8 +49,8 @@ def _move(words: list[int], start: float, goal: float, _: float) -> list[int]:
     return [*rest[:j], words[i], *rest[j:]]
 
 
-def _move_span(words: list[int], one: float, other: float, goal: float) -> list[int]:
-    i, j = sorted(int(cut * (len(words) + 1)) for cut in (one, other))
+def _move_span(words: list[int], first: float, second: float, goal: float) -> list[int]:
+    i, j = sorted(int(cut * (len(words) + 1)) for cut in (first, second))
     rest = words[:i] + words[j:]
     k = int(goal * (len(rest) + 1))
     return [*rest[:k], *words[i:j], *rest[k:]]

@@ -63,7 +63,7 @@ def test_what_is_simulated_is_what_the_client_sends(
     seen = client(task, other.sent, rows[:size], *tables, protocol=protocol)
     own = described(task, seen, size)
     simulated = SimulatedUpdates(own, rows[:30], rng())
-    assert (simulated.kept is not None or simulated.finished is not None) == kept
+    assert (simulated.linear is not None or simulated.finished is not None) == kept
     expected = own.coordinates.flatten(observed_gradient(seen)).float()
     (features,) = simulated(torch.arange(size)[None], rng())
     scale = float(expected.abs().max())
@@ -81,8 +81,8 @@ def test_what_is_kept_is_what_would_be_computed_anew(
     updates = SimulatedUpdates(own, rows[:20], rng())
     monkeypatch.setattr(simulated_updates, "MEMORY", 0)
     anew = SimulatedUpdates(own, rows[:20], rng())
-    assert updates.kept is not None
-    assert anew.kept is None
+    assert updates.linear is not None
+    assert anew.linear is None
     torch.testing.assert_close(updates(groups, rng()), anew(groups, rng()))
 
 
@@ -170,7 +170,7 @@ def test_an_example_of_a_small_step_counts_more(victim: Victim, rows: Batch) -> 
     task, seen = training(victim, rows[:3], batch_size=2, local_steps=2)
     own = described(task, seen, 3, defended=False)
     simulated = SimulatedUpdates(own, rows[:20], rng())
-    assert simulated.kept is not None
+    assert simulated.linear is not None
     network = task.model(seen.sent)
     steps = [own.coordinates.flatten(task.gradient(network, rows[part])) for part in ([4, 9], [7])]
     features = simulated(torch.tensor([[4, 9, 7]]), rng())
