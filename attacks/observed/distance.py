@@ -41,15 +41,15 @@ def cosine_distance(
 
     In [0, 2]; 1 where either gradient vanishes. Arguments as in ``squared_error``.
     """
-    own = torch.cat([guess[name].flatten() for name in observed])
-    other = torch.cat([value.flatten() for value in observed.values()])
+    guessed = torch.cat([guess[name].flatten() for name in observed])
+    goal = torch.cat([value.flatten() for value in observed.values()])
     factor: Tensor | float = 1.0
     if weights is not None:
         spread = [torch.ones_like(value) * _weight(weights, n) for n, value in observed.items()]
-        factor = torch.cat([one.flatten() for one in spread])
+        factor = torch.cat([part.flatten() for part in spread])
     # The square root's slope is infinite at 0, hence the epsilon inside and not a clamp outside.
-    norms = [((factor * one.square()).sum() + EPSILON**2).sqrt() for one in (own, other)]
+    norms = [((factor * vector.square()).sum() + EPSILON**2).sqrt() for vector in (guessed, goal)]
     # 1 - u v = (|u - v|^2 + 1 - |u|^2 + 1 - |v|^2) / 2 keeps all digits where the two are close.
-    apart = (factor * (own / norms[0] - other / norms[1]).square()).sum()
+    apart = (factor * (guessed / norms[0] - goal / norms[1]).square()).sum()
     missing = (EPSILON / norms[0]).square() + (EPSILON / norms[1]).square()
     return (apart + missing) / 2

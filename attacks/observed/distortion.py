@@ -21,25 +21,25 @@ class Distortion:
         values: received, ``(coordinate,)`` in float64.
         variance: of noise and rounding, ``(coordinate,)``.
         sizes: number of coordinates of each tensor.
-        kept: bool ``(coordinate,)``, those that pruning left; all if nothing was pruned.
+        sent: bool ``(coordinate,)``, those that pruning left; all if nothing was pruned.
         signs: whether each tensor has but one magnitude.
     """
 
     values: Tensor
     variance: Tensor
     sizes: tuple[int, ...]
-    kept: Tensor
+    sent: Tensor
     signs: bool
 
     @property
     def pruned(self) -> bool:
         """Whether coordinates were zeroed."""
-        return not bool(self.kept.all())
+        return not bool(self.sent.all())
 
     @property
     def bound(self) -> Tensor:
         """Smallest magnitude that was kept: where the largest were, none of the others is above."""
-        return self.values[self.kept].abs().min()
+        return self.values[self.sent].abs().min()
 
 
 def read_distortion(gradient: Tensors, received: Tensors, length: float, head: Head) -> Distortion:
@@ -59,23 +59,25 @@ def read_distortion(gradient: Tensors, received: Tensors, length: float, head: H
     """
     readings = {k: read(length * value) for k, value in gradient.items()}
     rounding = {
-        name: _rounding(one, received[name]) / length**2
+        name: _rounding(reading, received[name]) / length**2
         + (CUTS.float_sums**2) * gradient[name].square().mean()
-        for name, one in readings.items()
+        for name, reading in readings.items()
     }
     values, known = _flat(gradient), _flat(rounding)
     sizes = tuple(value.numel() for value in gradient.values())
     pairs = [(readings[name], value) for name, value in gradient.items()]
-    grid = torch.cat([value.new_full((value.numel(),), one.step) for one, value in pairs]) > 0
+    grid = (
+        torch.cat([value.new_full((value.numel(),), reading.step) for reading, value in pairs]) > 0
+    )
     # Other zeros that rounding does not explain were pruned: every input of the layers is alive.
     least = values[values != 0].abs().min()
     zeros = (values == 0) & ~grid & (known.sqrt() < CUTS.rounded_zero * least)
     pruned = float(zeros.double().mean()) > 1 - CUTS.full_share
-    kept = ~zeros if pruned else torch.ones_like(zeros)
-    if all(one.signs or int(one.sent.sum()) < 2 for one, value in pairs if value.any()):
-        return Distortion(values, known, sizes, kept, signs=True)
+    sent = ~zeros if pruned else torch.ones_like(zeros)
+    if all(reading.signs or int(reading.sent.sum()) < 2 for reading, value in pairs if value.any()):
+        return Distortion(values, known, sizes, sent, signs=True)
     noise = 0.0 if pruned else _beyond_rank_one(gradient, rounding, head)
-    return Distortion(values, known + noise, sizes, kept, signs=False)
+    return Distortion(values, known + noise, sizes, sent, signs=False)
 
 
 def _flat(tensors: Tensors) -> Tensor:

@@ -189,9 +189,9 @@ class Factored:
                 continue
             pairs[call.module].append((call.inputs, slope))
         alike: defaultdict[tuple[Any, ...], list[nn.Module]] = defaultdict(list)
-        for module, own in pairs.items():
+        for module, factors in pairs.items():
             named = tuple((module, part) in self._names for part in ("weight", "bias"))
-            alike[type(module), named, *(t.shape for pair in own for t in pair)].append(module)
+            alike[type(module), named, *(t.shape for pair in factors for t in pair)].append(module)
         groups: list[Products | Vectors] = []
         for (_, (weights, biases), *_), modules in alike.items():
             inputs, output = (

@@ -98,7 +98,7 @@ def find_first_linear(network: nn.Module, task: Task, rng: torch.Generator) -> F
             f"{name!r} of {where} has no bias, whose gradient sets the scale of an image",
             "Choose a model with a bias, such as 'mlp'.",
         )
-    weight, bias = (f"{name}.{own}" if name else own for own in ("weight", "bias"))
+    weight, bias = (f"{name}.{part}" if name else part for part in ("weight", "bias"))
     return FirstLinear(name, weight, bias, None if given.plain else given)
 
 
@@ -110,9 +110,9 @@ def first_linear_of(prospect: Prospect) -> nn.Linear:
     """
     network = copied(prospect.network).double()
     layer = find_first_linear(network, prospect.task, torch.Generator().manual_seed(0))
-    found = network.get_submodule(layer.module)
-    assert isinstance(found, nn.Linear)
-    return found
+    linear = network.get_submodule(layer.module)
+    assert isinstance(linear, nn.Linear)
+    return linear
 
 
 def unit_rows(observation: Observation, layer: FirstLinear, device: torch.device) -> UnitRows:

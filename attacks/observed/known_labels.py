@@ -93,5 +93,5 @@ def _signed_counts(update: Tensors, head: Head, total: int) -> Tensor:
     The bias gradient of one example is negative at its class only, so that its mean sign at a class
     is 1 less twice the class's share. The largest mean of all is that of signs that agree.
     """
-    one = torch.stack([value.abs().max() for value in update.values()]).max()
-    return round_counts(total * (1 - update[str(head.bias)] / one).double() / 2, total)
+    unit = torch.stack([value.abs().max() for value in update.values()]).max()
+    return round_counts(total * (1 - update[str(head.bias)] / unit).double() / 2, total)

@@ -66,13 +66,13 @@ class LocalSteps:
 
         Client after client; they add up to 1.
         """
-        own = torch.zeros(self.rows)
+        weights = torch.zeros(self.rows)
         for place, count in self.batches:
-            own[place] = count / (self.steps * (place.stop - place.start))
-        return own.repeat(self.clients) / self.clients
+            weights[place] = count / (self.steps * (place.stop - place.start))
+        return weights.repeat(self.clients) / self.clients
 
     @property
     def noise(self) -> float:
         """Variance of the mean gradient of all steps, where that of each example's is 1 a step."""
-        total = sum(count / (own.stop - own.start) for own, count in self.batches)
+        total = sum(count / (place.stop - place.start) for place, count in self.batches)
         return float(total) / (self.steps**2 * self.clients)

@@ -94,8 +94,8 @@ class PixelPrior:
 
         That is Wiener's filter: rare coefficients are doubted more than common ones.
         """
-        kept = self.variances / (self.variances + noise)
-        return self.images(self.coefficients(images) * kept.flatten())
+        gain = self.variances / (self.variances + noise)
+        return self.images(self.coefficients(images) * gain.flatten())
 
     def coefficients(self, images: Tensor) -> Tensor:
         """In standard deviations, ``(image, coefficient)``: independent, of variance 1."""

@@ -87,7 +87,7 @@ def _text(rows: Batch, task: Task, length: int | None) -> Tensor:
     """Token ids ``(token,)`` of the text that is expected to overlap most with a private one."""
     assert rows.mask is not None
     pairs = zip(rows.inputs.tolist(), rows.mask.tolist(), strict=True)
-    lines = [tuple(i for i, real in zip(ids, kept, strict=True) if real) for ids, kept in pairs]
+    lines = [tuple(i for i, real in zip(ids, mask, strict=True) if real) for ids, mask in pairs]
     if length is not None:
         lines = sorted(lines, key=lambda line: abs(len(line) - length))[:_SAME_LENGTH]
     lines, longest = lines[:_ROWS], length or max(map(len, lines))

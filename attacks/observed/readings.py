@@ -39,8 +39,8 @@ class Reading:
     @property
     def sent(self) -> Tensor:
         """The entries that were sent: all, or those that are not zero."""
-        kept = self.value != 0
-        return torch.ones_like(kept) if self.complete and not self.signs else kept
+        nonzero = self.value != 0
+        return torch.ones_like(nonzero) if self.complete and not self.signs else nonzero
 
     def half_step(self, received: Tensor) -> Tensor:
         """Half the distance of each entry to the next number that could have been sent.

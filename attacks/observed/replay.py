@@ -100,8 +100,10 @@ def read_draws(network: nn.Module, observation: Observation) -> None:
     update = observation.update() if single else {}
     for name, part in network.named_modules():
         if isinstance(part, VariationalBottleneck):
-            own = {k.removeprefix(f"{name}."): v for k, v in update.items() if k.startswith(name)}
-            draw = part.read({k: v.to(part.mean.weight) for k, v in own.items()})
+            tensors = {
+                k.removeprefix(f"{name}."): v for k, v in update.items() if k.startswith(name)
+            }
+            draw = part.read({k: v.to(part.mean.weight) for k, v in tensors.items()})
             part.draw = torch.zeros_like(part.mean.bias) if draw is None else draw
 
 

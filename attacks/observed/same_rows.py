@@ -53,12 +53,12 @@ def round_by_round(
     """
     guesses: dict[int, Reconstruction] = {}
     for group in same_rows(observations):
-        found: Reconstruction | None = None
+        latest: Reconstruction | None = None
         for number, position in enumerate(group, 1):
-            if found is not None and job.expired:
-                found = replace(found, expired=True)
+            if latest is not None and job.expired:
+                latest = replace(latest, expired=True)
             else:
-                found = guess(group[:number], found)
+                latest = guess(group[:number], latest)
             alone = len(group) == 1 < len(observations)
-            guesses[position] = replace(found, note=ALONE) if alone else found
+            guesses[position] = replace(latest, note=ALONE) if alone else latest
     return [guesses[position] for position in range(len(observations))]

@@ -50,15 +50,17 @@ def slopes(
     def of(
         variables: Tensors, *fixed: Tensor | Tensors
     ) -> tuple[Tensors, tuple[Tensor, tuple[Tensor, ...]]]:
-        own = {name: value.detach().requires_grad_() for name, value in variables.items()}
+        leaves = {name: value.detach().requires_grad_() for name, value in variables.items()}
         with torch.enable_grad():
-            if all(len(variable) == 1 for variable in own.values()):
-                value, others = objective(_only(own), *map(_only, fixed))
+            if all(len(variable) == 1 for variable in leaves.values()):
+                value, others = objective(_only(leaves), *map(_only, fixed))
                 value, others = value[None], tuple(other[None] for other in others)
             else:
-                value, others = together(own, *fixed)
-            gradients = torch.autograd.grad(value.sum(), list(own.values()), materialize_grads=True)
-        slope = dict(zip(own, gradients, strict=True))
+                value, others = together(leaves, *fixed)
+            gradients = torch.autograd.grad(
+                value.sum(), list(leaves.values()), materialize_grads=True
+            )
+        slope = dict(zip(leaves, gradients, strict=True))
         return slope, (value.detach(), tuple(other.detach() for other in others))
 
     return of

@@ -83,13 +83,13 @@ def check_plain(network: nn.Module, layer: str) -> None:
     """
     where = f".{layer}".partition(".parametrizations")[0].removeprefix(".")
     part, name = network.get_submodule(where), f"{where!r} of {type(network).__name__}"
-    own = {key for key, _ in part.named_parameters(recurse=False)}
+    names = {key for key, _ in part.named_parameters(recurse=False)}
     reason = ""
     if isinstance(part, nn.RNNBase):
         reason = "is recurrent, and its gradient is the sum over all steps"
     elif isinstance(part, nn.Embedding):
         reason = "looks categories up in a table, which no equation inverts"
-    elif where != layer or {"weight_v", "weight_orig"} & own or _parametrised(network, where):
+    elif where != layer or {"weight_v", "weight_orig"} & names or _parametrised(network, where):
         reason = (
             "computes its weight (weight norm, spectral norm or another parametrisation), so that "
             "its gradient is not that of a plain layer"

@@ -108,7 +108,7 @@ def single_target(
     if task.spec.target == "numbers":
         return _solved(slopes, bias, outputs, task)
     tried = [_fitted(slopes(target), bias, target) for target in _candidates(bias, task)]
-    best = min(tried, key=lambda one: one.error)
+    best = min(tried, key=lambda fit: fit.error)
     if best.error > _EXPLAINED and task.spec.target == "class" and len(bias) > 1:
         return SingleTarget(torch.tensor([infer_label(gradient, head)]), 1.0, best.error)
     return best
@@ -148,9 +148,9 @@ def _solved(
             break
         rows = [
             torch.autograd.grad(
-                one, target, retain_graph=True, allow_unused=True, materialize_grads=True
+                slope, target, retain_graph=True, allow_unused=True, materialize_grads=True
             )[0][0]
-            for one in reached
+            for slope in reached
         ]
         step = torch.linalg.lstsq(torch.stack(rows), rest[:, None], driver="gelsd").solution
         target = target + step.T

@@ -98,9 +98,9 @@ def completed(reading: Reading, most: int, rounds: int = CUTS.completion_rounds)
         variance = max(variance, 1e-12 * float(values[-1]), 1e-30)
         scaled = values / (longer * variance)
         excess = (scaled - 1 - ratio).clamp(min=0)
-        kept = (excess.square() - 4 * ratio).clamp(min=0).sqrt() / scaled.clamp(min=1e-30)
-        kept[:-most] = 0
-        shrink = (vectors * kept) @ vectors.T
+        shrunk = (excess.square() - 4 * ratio).clamp(min=0).sqrt() / scaled.clamp(min=1e-30)
+        shrunk[:-most] = 0
+        shrink = (vectors * shrunk) @ vectors.T
         fit = shrink @ value if rows <= columns else value @ shrink
         value = torch.where(known, low, _truncated(fit, low, high, variance**0.5))
     return value.double()

@@ -78,10 +78,10 @@ def tables(
     Raises:
         CannotAttack: as ``read_tables``, or a tied head's part cannot be told apart.
     """
-    found = read_tables(observation, network, device)
-    if not found.tied:
-        return found.words, found.positions
-    return without_head(found.words, found.positions, observation.knowledge.num_examples)
+    rows = read_tables(observation, network, device)
+    if not rows.tied:
+        return rows.words, rows.positions
+    return without_head(rows.words, rows.positions, observation.knowledge.num_examples)
 
 
 def words_of_pruned(
@@ -101,8 +101,8 @@ def words_of_pruned(
         words, _ = tables(observation, network, next(network.parameters()).device)
     except CannotAttack:
         return None
-    found = standing_out(words, noise_variance(words))
-    return found if least <= len(found) <= most else None
+    ids = standing_out(words, noise_variance(words))
+    return ids if least <= len(ids) <= most else None
 
 
 def is_tied(network: nn.Module) -> bool:

@@ -161,7 +161,7 @@ class Prover:
         if float((member - member.round()).abs().max()) > _CERTAIN:
             return ""
         sets = [torch.nonzero(row > 0.5)[:, 0].tolist() for row in member]
-        return f"classes: {'; '.join(', '.join(map(str, own)) or 'none' for own in sets)}"
+        return f"classes: {'; '.join(', '.join(map(str, classes)) or 'none' for classes in sets)}"
 
     def _shares(self, lines: Sequence[tuple[int, ...]]) -> list[tuple[int, float]] | None:
         """The class of each sentence and its weight in the batch; None if the head was not sent.
@@ -228,19 +228,19 @@ class Prover:
 
 
 def proven(
-    prover: Prover, found: Sequence[SpanSentence], known: MatchedBatch | None = None
+    prover: Prover, sentences: Sequence[SpanSentence], known: MatchedBatch | None = None
 ) -> Reconstruction:
     """The sentences with their confidence, those in the span first.
 
     Args:
         prover: compares gradients.
-        found: distinct, complete sentences.
+        sentences: distinct, complete sentences.
         known: see ``Prover.match``.
     """
     count = prover.observation.knowledge.num_examples
-    found = sorted(found, key=lambda sentence: (not sentence.in_span, sentence.sine))
-    good = [sentence.ids for sentence in found if sentence.in_span]
-    rest = [sentence.ids for sentence in found if not sentence.in_span]
+    sentences = sorted(sentences, key=lambda sentence: (not sentence.in_span, sentence.sine))
+    good = [sentence.ids for sentence in sentences if sentence.in_span]
+    rest = [sentence.ids for sentence in sentences if not sentence.in_span]
     lines, labels, objective, note = [], [], None, ""
     level: Certificate = "in_span"
     if good:
@@ -248,7 +248,7 @@ def proven(
         level = certificate(match.proof, "in_span")
         lines, labels, objective, note = match.lines, match.labels, match.proof.error, match.note
         if not match.proof.holds:  # a predicted token is not in the span
-            unproven = {sentence.ids for sentence in found if sentence.predicted}
+            unproven = {sentence.ids for sentence in sentences if sentence.predicted}
             lines = [line[:-1] if line in unproven else line for line in lines]
     more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
     confidence: list[Certificate] = [level] * len(lines)

@@ -73,7 +73,7 @@ class Consistency:
     Attributes:
         task: defines the loss.
         network: as broadcast; its parameters that were not sent need no gradient.
-        found: what is known of each tensor.
+        bounds: what is known of each tensor.
         noise: granted standard deviation, which rounding may exceed; None if not known.
         step: known scale of a gradient in the update; None if not known.
         separate: whether each example has a scale of its own, since its gradient was clipped.
@@ -81,7 +81,7 @@ class Consistency:
 
     task: TextTask
     network: nn.Module
-    found: dict[str, EntryBounds]
+    bounds: dict[str, EntryBounds]
     noise: float | None
     step: float | None
     separate: bool
@@ -126,7 +126,7 @@ class Consistency:
         guess = gradients[0] if len(gradients) == 1 else self._combined(gradients)
         if guess is None:
             return 0.0
-        noisy = self.noise != 0 and all(bounds.complete for bounds in self.found.values())
+        noisy = self.noise != 0 and all(bounds.complete for bounds in self.bounds.values())
         exact = 0.0 if rival and noisy else self._bounded(guess)
         if exact >= CUTS.p_value or not noisy:
             return exact
@@ -136,14 +136,14 @@ class Consistency:
         device = next(self.network.parameters()).device
         batch = batch_of(lines, self.task, labels).to(device)
         gradient = self.task.gradient(self.network, batch)
-        return {name: gradient[name].float().cpu() for name in self.found}
+        return {name: gradient[name].float().cpu() for name in self.bounds}
 
     def _combined(self, gradients: list[Tensors]) -> Tensors | None:
         """The gradients of the examples at their best scales; None if one is not positive."""
         flat = torch.stack(
-            [torch.cat([part[n].flatten() for n in self.found]) for part in gradients]
+            [torch.cat([part[n].flatten() for n in self.bounds]) for part in gradients]
         )
-        seen = torch.cat([part.value.flatten() for part in self.found.values()])
+        seen = torch.cat([part.value.flatten() for part in self.bounds.values()])
         # On the CPU, as CUDA's only solver assumes full rank, which equal sentences have not.
         table, right = (flat @ flat.T).double().cpu(), (flat @ seen).double()[:, None].cpu()
         scales = torch.linalg.lstsq(table, right).solution[:, 0]
@@ -151,7 +151,7 @@ class Consistency:
             return None
         pairs = [(float(s), part) for s, part in zip(scales, gradients, strict=True)]
         return {
-            name: torch.stack([s * part[name] for s, part in pairs]).sum(0) for name in self.found
+            name: torch.stack([s * part[name] for s, part in pairs]).sum(0) for name in self.bounds
         }
 
     def _bounded(self, guess: Tensors) -> float:
@@ -159,12 +159,12 @@ class Consistency:
         living = self._living(guess)
         if not living:  # a line of one token predicts nothing
             return 0.0
-        fitted = scale_of({name: self.found[name] for name in living}, guess)
+        fitted = scale_of({name: self.bounds[name] for name in living}, guess)
         most = 0.0
         for scale in {self.step, fitted} - {None}:
-            if scale is None or (scale <= 0 and not all(b.signs for b in self.found.values())):
+            if scale is None or (scale <= 0 and not all(b.signs for b in self.bounds.values())):
                 continue
-            pairs = [self.found[name].compare(guess[name], scale) for name in living]
+            pairs = [self.bounds[name].compare(guess[name], scale) for name in living]
             wrong, total = (sum(part) for part in zip(*pairs, strict=True))
             if total:
                 most = max(most, float(binom.sf(wrong - 1, total, CUTS.stray_entries)))
@@ -173,7 +173,7 @@ class Consistency:
     def _white(self, guess: Tensors, tokens: int, rival: bool) -> float:
         """The p-value of the residual as white noise, at the best scale."""
         names = self._living(guess)
-        seen = {name: self.found[name].value for name in names}
+        seen = {name: self.bounds[name].value for name in names}
         both = sum(float((guess[n] * seen[n]).sum(dtype=torch.float64)) for n in names)
         square = sum(float(guess[n].square().sum(dtype=torch.float64)) for n in names)
         if both <= 0:

@@ -166,31 +166,31 @@ class GradientMatcher:
         words, batches = lines.unique(), len(lines)
         total, inner, table = lines.new_zeros(batches, dtype=torch.float32), [], []
         for group in groups:
-            for index, made in enumerate(group.names):
-                name, rows = made or self._word, slice(None) if made else words
-                if name not in self.update or (made and made not in self.factored.names):
+            for index, parameter in enumerate(group.names):
+                name, rows = parameter or self._word, slice(None) if parameter else words
+                if name not in self.update or (parameter and parameter not in self.factored.names):
                     continue
-                one, at, seen = group, index, self.update[name][rows]
+                part, at, seen = group, index, self.update[name][rows]
                 beside = None if rest is None else rest.value.get(name)
                 beside = None if beside is None else beside[rows]
                 if masked and name in self.sent:
                     where = self.sent[name][rows]
-                    one, at = entries(group, index, where), 0
+                    part, at = entries(group, index, where), 0
                     seen, beside = seen[where], None if beside is None else beside[where]
-                both = inner_products(one, at, seen).view(batches, -1)
-                own = products(one, at, batches)
+                both = inner_products(part, at, seen).view(batches, -1)
+                gram = products(part, at, batches)
                 if rest is not None and beside is not None:
-                    more = inner_products(one, at, beside).view(batches, -1)
-                    both, own = rest.bordered(name, both, more, own)
+                    more = inner_products(part, at, beside).view(batches, -1)
+                    both, gram = rest.bordered(name, both, more, gram)
                 if self.measure == "each":
-                    size = own.sum((1, 2)).clamp(min=1e-30).sqrt()
+                    size = gram.sum((1, 2)).clamp(min=1e-30).sqrt()
                     total = total + both.sum(1) / size * self.norms[name]
                 inner.append(both)
-                table.append(own)
+                table.append(gram)
         if self.measure == "each":
             return total
-        both, own = torch.stack(inner).sum(0).double(), torch.stack(table).sum(0).double()
-        return _explained(both, own, positive=self.measure == "positive").to(total)
+        both, gram = torch.stack(inner).sum(0).double(), torch.stack(table).sum(0).double()
+        return _explained(both, gram, positive=self.measure == "positive").to(total)
 
     def improve(
         self, line: Tensor, label: int | None, rivals: Tensor, sweeps: int, job: Job

@@ -15,7 +15,7 @@ def choose(
     match: GradientMatcher,
     lines: Sequence[Tensor],
     count: int,
-    found: GradientPursuit | None = None,
+    pursuit: GradientPursuit | None = None,
 ) -> GradientPursuit:
     """At most ``count`` lines of a language model that explain the update.
 
@@ -26,20 +26,20 @@ def choose(
         match: compares with the whole update.
         lines: candidates, each with its end token if it has one.
         count: sentences of the batch.
-        found: lines that are taken already.
+        pursuit: lines that are taken already.
     """
-    if found is None or not found.lines:
-        found = GradientPursuit.of(match, [lines[int(match.similarities(lines).argmax())]])
-    while len(found.lines) < count:
-        scores = match.against(found.left()).similarities(lines)
-        known = {tuple(line.tolist()) for line in found.lines}
+    if pursuit is None or not pursuit.lines:
+        pursuit = GradientPursuit.of(match, [lines[int(match.similarities(lines).argmax())]])
+    while len(pursuit.lines) < count:
+        scores = match.against(pursuit.left()).similarities(lines)
+        known = {tuple(line.tolist()) for line in pursuit.lines}
         for index, line in enumerate(lines):
             if tuple(line.tolist()) in known:
                 scores[index] = -torch.inf
         if float(scores.max()) <= 0:
             break
-        found.add(lines[int(scores.argmax())])
-    return found
+        pursuit.add(lines[int(scores.argmax())])
+    return pursuit
 
 
 class GradientPursuit:

@@ -91,7 +91,7 @@ def _chosen(
     best = compared([(*line, *ends[-1:]) for line, ends in zip(lines, likely, strict=True)])
     if not best.proof.holds:
         first = compared([(*line, *ends[:1]) for line, ends in zip(lines, likely, strict=True)])
-        best = min(first, best, key=lambda one: one.proof.error)
+        best = min(first, best, key=lambda match: match.proof.error)
     for row, (line, ends) in enumerate(zip(lines, likely, strict=True)):
         for token in ends:
             if best.proof.holds:

@@ -29,19 +29,21 @@ class Beside:
         """At which the gradient is nearest to the update."""
         return sum(self.inner.values()) / max(sum(self.square.values()), 1e-30)
 
-    def bordered(self, name: str, both: Tensor, more: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    def bordered(
+        self, name: str, both: Tensor, more: Tensor, gram: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Inner products of lanes with a tensor of the update and with each other, and with these.
 
         Args:
             name: of the tensor.
             both: with the update ``(batch, lane)``.
             more: with these lines, of the same shape.
-            own: with each other ``(batch, lane, lane)``.
+            gram: with each other ``(batch, lane, lane)``.
         """
         ends = both.new_tensor([self.inner[name], self.square[name]]).expand(len(both), 2)
         both = torch.cat([both, ends[:, :1]], 1)
         below = torch.cat([more, ends[:, 1:]], 1)
-        return both, torch.cat([torch.cat([own, more[:, :, None]], 2), below[:, None]], 1)
+        return both, torch.cat([torch.cat([gram, more[:, :, None]], 2), below[:, None]], 1)
 
 
 def inner_products(group: Products | Vectors, index: int, value: Tensor) -> Tensor:

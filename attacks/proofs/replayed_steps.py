@@ -96,16 +96,16 @@ class Unrolled:
         seen, size = self.observation, self.client.config.batch_size
         batch = batch_of(lines, self.client.task, [-1] * len(lines))
         plan = [range(start, start + size) for start in range(0, len(lines), size)]
-        made, idle = (
-            one.defend(seen.sent, batch, plan, round_=1, client=0).update
-            for one in (self.client, Idle(**vars(self.client)))
+        update, idle = (
+            client.defend(seen.sent, batch, plan, round_=1, client=0).update
+            for client in (self.client, Idle(**vars(self.client)))
         )
-        left = whole = 0.0
-        for name, value in made.items():
+        residual = whole = 0.0
+        for name, value in update.items():
             goal = seen.update((name,))[name].to(value.device)
-            left += float((goal - value.double()).square().sum())
+            residual += float((goal - value.double()).square().sum())
             whole += float((goal - idle[name].double()).square().sum())
-        return float((left / max(whole, 1e-30)) ** 0.5)
+        return float((residual / max(whole, 1e-30)) ** 0.5)
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,12 @@ class Weighted(LocalClient):
         total: Tensors = {}
         for i, share in enumerate(self.shares):
             single, _ = mean_gradient(self.task, self.config, model, batch[i])
-            own = {name: share * value for name, value in single.items()}
-            total = {name: total[name] + value for name, value in own.items()} if total else own
+            weighted = {name: share * value for name, value in single.items()}
+            total = (
+                {name: total[name] + value for name, value in weighted.items()}
+                if total
+                else weighted
+            )
         return total, total, 0.0
 
 
@@ -177,11 +181,11 @@ def prove(
     idle = Idle(**vars(client))
     if weights is not None:
         client = Weighted(**vars(client), shares=tuple((weights / weights.sum()).tolist()))
-    made, rest = (
-        one.defend(observation.sent, batch, plan, round_=1, client=0).update
-        for one in (client, idle)
+    update, rest = (
+        each.defend(observation.sent, batch, plan, round_=1, client=0).update
+        for each in (client, idle)
     )
-    return compare(observation, made, parts, rest)
+    return compare(observation, update, parts, rest)
 
 
 def _whole_steps(observation: Observation) -> int:

@@ -123,8 +123,8 @@ def _fitted(slopes: Tensor, chances: Tensor, usable: Tensor) -> tuple[Tensor, fl
     inner = (chances - middle) * usable
     weights = _ratio(slopes, inner)
     constant = (slopes - weights[:, None] * chances).sum(1, keepdim=True) / count
-    left = (slopes - weights[:, None] * chances - constant * usable).square().sum()
-    if left > _SMOOTHED * (slopes - plain[:, None] * chances).square().sum():
+    residual = (slopes - weights[:, None] * chances - constant * usable).square().sum()
+    if residual > _SMOOTHED * (slopes - plain[:, None] * chances).square().sum():
         return plain, 0.0
     heavy = weights > _HIDDEN * weights.max()
     shares = -constant[heavy, 0] * slopes.shape[1] / weights[heavy]
@@ -133,8 +133,8 @@ def _fitted(slopes: Tensor, chances: Tensor, usable: Tensor) -> tuple[Tensor, fl
 
 
 def _ratio(slopes: Tensor, chances: Tensor) -> Tensor:
-    found: Tensor = (slopes * chances).sum(1) / chances.square().sum(1).clamp(min=1e-30)
-    return found
+    ratio: Tensor = (slopes * chances).sum(1) / chances.square().sum(1).clamp(min=1e-30)
+    return ratio
 
 
 def levelled(weights: Tensor, mask: Tensor, shared: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def support(guess: float, rivals: Iterable[float]) -> Certificate:
 
 def compare(
     observation: Observation,
-    made: Tensors,
+    descent: Tensors,
     parts: Sequence[Collection[str]] = (),
     idle: Tensors | None = None,
 ) -> Proof:
@@ -108,13 +108,13 @@ def compare(
 
     Args:
         observation: holds the observed message.
-        made: direction of descent that the guess makes, of the tensors that were sent.
+        descent: direction of descent that the guess makes, of the tensors that were sent.
         parts: names of tensors that show a small change of the guess best, compared alone, too.
         idle: what the client sends without any example, as by weight decay; it proves nothing and
             is subtracted from both.
     """
-    sums: list[list[Tensor]] = [[] for _ in (made, *parts)]  # read once, at the end
-    for name, value in made.items():
+    sums: list[list[Tensor]] = [[] for _ in (descent, *parts)]  # read once, at the end
+    for name, value in descent.items():
         goal = observation.update((name,))[name].to(value.device)
         guess = value.double()
         if idle is not None:
@@ -123,19 +123,19 @@ def compare(
         row = torch.stack(
             (goal.square().sum(), guess.square().sum(), (goal * guess).sum(), rounding)
         )
-        for rows, part in zip(sums, (made, *parts), strict=True):
+        for rows, part in zip(sums, (descent, *parts), strict=True):
             if name in part:
                 rows.append(row)
     proofs = [_proof(*torch.stack(rows).sum(0).tolist()) if rows else NO_PROOF for rows in sums]
     return max(proofs, key=lambda proof: proof.error / proof.bound)
 
 
-def _proof(seen: float, made: float, both: float, rounding: float) -> Proof:
+def _proof(seen: float, guessed: float, both: float, rounding: float) -> Proof:
     """The proof of squared norms, an inner product and squared rounding."""
     if not both > 0:
         return NO_PROOF
-    error = max(0.0, 1 - both**2 / (seen * made)) ** 0.5
-    return Proof(error, bound(rounding**0.5 / seen**0.5), both / made)
+    error = max(0.0, 1 - both**2 / (seen * guessed)) ** 0.5
+    return Proof(error, bound(rounding**0.5 / seen**0.5), both / guessed)
 
 
 def _rounding(received: Tensor, kind: Kind) -> Tensor:

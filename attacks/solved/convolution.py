@@ -184,8 +184,8 @@ def _unfold(places: Tensor, layer: nn.Conv1d | nn.Conv2d) -> Tensor:
     assert not isinstance(layer.padding, str)
     line = places.dim() == 2  # (channel, time): an image of one line
     kernel, dilation, padding, stride = (
-        (edge, *own) if line else own
-        for edge, own in (
+        (edge, *sizes) if line else sizes
+        for edge, sizes in (
             (1, layer.kernel_size),
             (1, layer.dilation),
             (0, layer.padding),
@@ -193,5 +193,5 @@ def _unfold(places: Tensor, layer: nn.Conv1d | nn.Conv2d) -> Tensor:
         )
     )
     images = places[None, :, None] if line else places[None]
-    found: Tensor = F.unfold(images, kernel, dilation, padding, stride)[0]
-    return found
+    patches: Tensor = F.unfold(images, kernel, dilation, padding, stride)[0]
+    return patches

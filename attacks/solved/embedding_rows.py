@@ -85,10 +85,10 @@ class EmbeddingRows(Attack):
         partly = "" if ordered else "which words, not in which sentence or order"
         # The rows of a tied head take one dimension for each token, and so do the positions.
         limit = (width - 1 if partly else width // 2) if tied else width
-        found = prospect.judge("tokens", counts, limit, partly, minds_dropout=False)
-        if found.colour == "red" and not tied:
-            return replace(found, colour="amber", reason="which words, not in which order")
-        return found
+        feasibility = prospect.judge("tokens", counts, limit, partly, minds_dropout=False)
+        if feasibility.colour == "red" and not tied:
+            return replace(feasibility, colour="amber", reason="which words, not in which order")
+        return feasibility
 
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job

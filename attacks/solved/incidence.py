@@ -82,6 +82,6 @@ def depths(scores: Tensor, count: int | None, lengths: Sequence[int] | None) -> 
         return (torch.tensor(lengths) > torch.arange(len(scores))[:, None]).sum(1)
     if not len(scores):
         return torch.zeros(0, dtype=torch.int64)
-    found = (scores > scores[0].max() / 2).sum(1).clamp(min=1, max=count)
-    found[0] = count or int(found.max())
-    return found.flip(0).cummax(0).values.flip(0)
+    counts = (scores > scores[0].max() / 2).sum(1).clamp(min=1, max=count)
+    counts[0] = count or int(counts.max())
+    return counts.flip(0).cummax(0).values.flip(0)

@@ -44,19 +44,19 @@ class Likelihood:
         bound = self.update.bound
         weight = float(self.guarded) / (CUTS.pruned_softness * bound).square()
         above = (gradient.abs() - bound).clamp(min=0) * gradient.sign()
-        kept = self.update.kept
+        sent = self.update.sent
         return (
-            torch.where(kept, cost, weight * above.square()),
-            torch.where(kept, slope, -weight * above),
-            torch.where(kept, curvature, weight * (above != 0)),
+            torch.where(sent, cost, weight * above.square()),
+            torch.where(sent, slope, -weight * above),
+            torch.where(sent, curvature, weight * (above != 0)),
         )
 
     def misfit(self, gradient: Tensor) -> float:
         """Mean cost of a coordinate that was received with noise, 1 where the noise explains it."""
-        return 0.0 if self.update.signs else float(self(gradient)[0][self.update.kept].mean())
+        return 0.0 if self.update.signs else float(self(gradient)[0][self.update.sent].mean())
 
     def _signs(self, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        signs, beta = self.update.values.sign(), CUTS.sign_weight * self.update.kept
+        signs, beta = self.update.values.sign(), CUTS.sign_weight * self.update.sent
         width = self.variance.sqrt()
         at = signs * gradient / width
         chance = torch.special.log_ndtr(at)
@@ -74,7 +74,7 @@ def likelihood(update: Distortion, left_out: Tensor, scale: float) -> Likelihood
     sizes = torch.cat([part.square().mean().sqrt().expand_as(part) for part in parts])
     floor = torch.zeros_like(sizes)
     if update.pruned and not update.signs:
-        floor = CUTS.exact_share * update.values[update.kept].square().mean().sqrt()
+        floor = CUTS.exact_share * update.values[update.sent].square().mean().sqrt()
     if update.signs:
         floor = CUTS.exact_share * sizes
     return Likelihood(update, update.variance + scale**2 * left_out + floor**2)

@@ -92,11 +92,11 @@ class PatchRows(Attack):
 
 def _patches(network: nn.Module, task: Task, sent: Collection[str]) -> Patches:
     """The network's patch layer and positions, if what the image is solved from was sent."""
-    found, head = Patches.of(network, task), find_head(network)
-    needed = (found.table, found.weight, head.weight, head.bias)
+    patches, head = Patches.of(network, task), find_head(network)
+    needed = (patches.table, patches.weight, head.weight, head.bias)
     if absent := [name for name in needed if name is not None and name not in sent]:
         raise CannotAttack(
             f"the client does not send {absent[0]!r} (frozen), and the image is solved from it",
             "Freeze fewer layers, or choose an attack that searches.",
         )
-    return found
+    return patches

@@ -166,7 +166,7 @@ class Estimator:
         model = likelihood(self.update, left_out, scale)
         if self.update.pruned:
             # A random choice zeroes large coordinates, too.
-            seen = self.gradient(image, target)[~self.update.kept].abs() * scale
+            seen = self.gradient(image, target)[~self.update.sent].abs() * scale
             large = (seen > CUTS.pruned_excess * self.update.bound).double().mean()
             model = replace(model, guarded=float(large) < CUTS.pruned_large)
         return model

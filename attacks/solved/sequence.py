@@ -128,12 +128,12 @@ def _trace(network: nn.Module, task: Task, head: Head) -> list[_Call]:
         )
     last = next((i for i, call in enumerate(calls) if call.name == head.layer), len(calls) - 1)
     # Dropout in eval mode, the identity and flattening leave all values as they are.
-    changing = [one for one in calls[:last] if not _equal(one.input, one.output)]
+    changing = [call for call in calls[:last] if not _equal(call.input, call.output)]
     return [*changing, calls[last]]
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.numel() > 0 and torch.equal(one.flatten(), other.flatten())
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return first.numel() > 0 and torch.equal(first.flatten(), second.flatten())
 
 
 def _convolutions(network: str, calls: list[_Call]) -> list[Convolution]:

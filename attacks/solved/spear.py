@@ -128,8 +128,8 @@ class Spear(Attack):
             pool.offer(torch.stack(silent))
         columns, agreement = signs.best(pool)
         if len(silent) == factors.rank:
-            settled, found = signs.settle(pool, torch.stack(silent))
-            columns, agreement = (settled, found) if found > agreement else (columns, agreement)
+            settled, reached = signs.settle(pool, torch.stack(silent))
+            columns, agreement = (settled, reached) if reached > agreement else (columns, agreement)
         guess = update.judge(columns) if agreement >= CUTS.provable_agreement else None
         done, expired = 0, False
         # Sampling adds nothing to a whole dictionary where it could not have found the batch alone.
@@ -140,12 +140,12 @@ class Spear(Attack):
                 break
             changed = pool.sample(_CHUNK, rng)
             done, idle = done + _CHUNK, idle + 1
-            better, found = signs.best(pool) if changed else (columns, agreement)
-            if found > agreement:
+            better, reached = signs.best(pool) if changed else (columns, agreement)
+            if reached > agreement:
                 pool.offer(update.silent(better))
-                better, found = signs.best(pool)
-            if found > agreement:
-                columns, agreement, idle = better, found, 0
+                better, reached = signs.best(pool)
+            if reached > agreement:
+                columns, agreement, idle = better, reached, 0
                 guess = update.judge(columns) if agreement >= CUTS.provable_agreement else None
             job.report(done, 1 - agreement, "")
         steps = done + (dictionary.programs if dictionary else 0)

@@ -102,13 +102,13 @@ def test_what_pruning_left_of_an_update() -> None:
     true = update(drawn())
     pruned = {name: value * (value.abs() > 1) for name, value in true.items()}
     seen = read_distortion(pruned, pruned, 1.0, HEAD)
-    assert torch.equal(seen.kept, seen.values != 0)
+    assert torch.equal(seen.sent, seen.values != 0)
     assert float(seen.bound) >= 1
     gone = {**true, "weight": pruned["weight"], "bias": torch.zeros(16).double()}
-    assert not read_distortion(gone, gone, 1.0, HEAD).kept[-16:].any()
+    assert not read_distortion(gone, gone, 1.0, HEAD).sent[-16:].any()
     # Of few kept entries, most share a row or column with no other.
     few = {name: value * (value.abs() > 5) for name, value in true.items()}
     seen = read_distortion(few, few, 1.0, HEAD)
-    assert torch.equal(seen.kept, seen.values != 0)
+    assert torch.equal(seen.sent, seen.values != 0)
     signs = {name: value.sign() for name, value in true.items()}
     assert read_distortion(signs, signs, 1.0, HEAD).signs
