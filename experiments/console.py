@@ -84,8 +84,8 @@ class Console:
             now = time.monotonic()
             if count.done >= count.total or now - count.shown > _PLAIN_EVERY:
                 count.shown = now
-                left = count.left(now)
-                say(f"{work}: {count.done}/{count.total}{left} {note}".rstrip(), error=True)
+                remaining = count.remaining(now)
+                say(f"{work}: {count.done}/{count.total}{remaining} {note}".rstrip(), error=True)
 
     def note(self, work: str, note: str) -> None:
         """Describe the current step. Without a terminal, prints at most once a minute."""
@@ -108,7 +108,7 @@ class _Count:
         self.shown = self.start = time.monotonic()
         self.row: Any = None
 
-    def left(self, now: float) -> str:
+    def remaining(self, now: float) -> str:
         """The time that is left at the pace so far; empty at the end."""
         rest = self.total - self.done
         seconds = (now - self.start) / self.done * rest if rest > 0 else 0.0

@@ -51,7 +51,7 @@ def working_folder(
         ConfigError: the URL cannot be opened, or holds no run.
         StoreError: the store cannot be read or written, or another command writes there.
     """
-    url = next((one for one in (target, out) if one is not None and is_url(one)), None)
+    url = next((given for given in (target, out) if given is not None and is_url(given)), None)
     if url is None:
         yield target, None if out is None else Path(out)
         return
@@ -193,14 +193,14 @@ class Mirror:
         return not hidden and not name.endswith(_OWN)
 
     def _here(self) -> dict[str, Version]:
-        found = {}
+        versions = {}
         for folder, _, names in os.walk(self._folder):
             for path in (Path(folder, name) for name in names):
                 with suppress(FileNotFoundError):  # of a command at work
                     status = path.stat()
                     name = path.relative_to(self._folder).as_posix()
-                    found[name] = (status.st_mtime_ns, status.st_size)
-        return {name: version for name, version in found.items() if self._kept(name)}
+                    versions[name] = (status.st_mtime_ns, status.st_size)
+        return {name: version for name, version in versions.items() if self._kept(name)}
 
     def _there(self) -> dict[str, Version]:
         from pyarrow.fs import FileSelector
@@ -208,12 +208,14 @@ class Mirror:
         chosen = FileSelector(self._root, allow_not_found=True, recursive=True)
         infos = self._told(lambda: self._store.get_file_info(chosen))
         files = [info for info in infos if info.is_file]
-        found = {info.path.removeprefix(self._root): (info.mtime_ns, info.size) for info in files}
-        if wrong := [name for name in found if {"", ".", ".."} & set(name.split("/"))]:
+        versions = {
+            info.path.removeprefix(self._root): (info.mtime_ns, info.size) for info in files
+        }
+        if wrong := [name for name in versions if {"", ".", ".."} & set(name.split("/"))]:
             raise StoreError(
                 f"{self._url}: holds {wrong[0]!r}, which names no file of a run. Delete it there."
             )
-        return {name: version for name, version in found.items() if self._kept(name)}
+        return {name: version for name, version in versions.items() if self._kept(name)}
 
     def _in_waves(self, names: Collection[str], copy: Callable[[str], None]) -> None:
         for wave in range(3):

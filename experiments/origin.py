@@ -20,9 +20,9 @@ def check_origin() -> None:
     home = Path(__file__).resolve().parent.parent
     for name in PACKAGES:
         spec = find_spec(name)
-        found = Path(spec.origin).resolve().parent.parent if spec and spec.origin else None
-        if found != home:
+        folder = Path(spec.origin).resolve().parent.parent if spec and spec.origin else None
+        if folder != home:
             raise ConfigError(
-                f"the package {name!r} was found in {found}, not next to experiments in {home}. "
+                f"the package {name!r} was found in {folder}, not next to experiments in {home}. "
                 "Install fedsim into a virtual environment of its own, with pip install -e ."
             )

@@ -154,9 +154,9 @@ def _timed(
     run: Run, stage: RunStage, work: Callable[[], T], jobs: dict[str, int] | None = None
 ) -> T:
     started = time.monotonic()
-    made = work()
+    result = work()
     note_provenance(run, stage, time.monotonic() - started, jobs=jobs)
-    return made
+    return result
 
 
 def _listener(
@@ -200,9 +200,9 @@ def _client_devices(run: Run) -> set[str]:
     from fedsim.devices import device_for, device_name
 
     shares = {experiment.federation.client_gpus for experiment in run.plan.experiments}
-    found = {share: device_for(share) for share in shares}
+    devices = {share: device_for(share) for share in shares}
     # Clients never fall back to the CPU.
     return {
         "a GPU of the cluster" if share and device.type == "cpu" else device_name(device)
-        for share, device in found.items()
+        for share, device in devices.items()
     }

@@ -34,11 +34,11 @@ def read_answers(path: Path, task: Task) -> dict[str, Tensors]:
     """
     if path.suffix == ".json":
         return {name: _of_texts(name, texts, task) for name, texts in read_json(path).items()}
-    found: dict[str, Tensors] = defaultdict(dict)
+    by_capture: dict[str, Tensors] = defaultdict(dict)
     for name, tensor in read_state_dict(path).items():
         capture, _, part = name.rpartition("/")
-        found[capture][part] = tensor
-    return {name: _completed(tensors) for name, tensors in found.items()}
+        by_capture[capture][part] = tensor
+    return {name: _completed(tensors) for name, tensors in by_capture.items()}
 
 
 def _completed(tensors: Tensors) -> Tensors:

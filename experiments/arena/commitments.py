@@ -39,14 +39,14 @@ def commitments(truth: TruthStore, salts: Mapping[str, Sequence[str]]) -> tuple[
 
 def _commit(truth: TruthStore, salts: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for record in truth.clients():
-        own = salts.get(str(record.key), ())
-        if len(own) != len(record.rows):
+        of_rows = salts.get(str(record.key), ())
+        if len(of_rows) != len(record.rows):
             raise StoreError(
-                f"{truth.root}: {record.key} has {len(record.rows)} rows and {len(own)} salts. "
+                f"{truth.root}: {record.key} has {len(record.rows)} rows and {len(of_rows)} salts. "
                 "Restore the truth that fedsim seal wrote."
             )
         batch = truth.batch(record)
-        for place, salt in enumerate(own):
+        for place, salt in enumerate(of_rows):
             yield digest(bytes.fromhex(salt), *_parts(record, place, batch))
 
 

@@ -191,7 +191,7 @@ def _publish(captures: CaptureStore, folder: Path) -> None:
         captures.load(key)  # checks the tensors against their hashes
         path, record = captures.tensors_path(key), captures.record(key)
         sent = captures.sent_path(record.sent_sha256)
-        names += [str(one.relative_to(captures.root)) for one in (path, sent)]
+        names += [str(file.relative_to(captures.root)) for file in (path, sent)]
         names.append(str(path.with_suffix(".json").relative_to(captures.root)))
     for name in dict.fromkeys(names):
         write_bytes(folder / name, read_bytes(captures.root / name))

@@ -156,16 +156,16 @@ def audit_case(case: Case, canaries: int | None, error: float) -> list[AuditRow]
     trial = auditor.trial(shapes, canaries, 0, federation.clients + config.probes.count)
     rows = []
     for steps in _rounds(config):
-        seen, own = trial.until(steps), Claim(steps, trial.rate, claim.noise, noise.delta)
+        seen, tested = trial.until(steps), Claim(steps, trial.rate, claim.noise, noise.delta)
         row = AuditRow(
             **case.who,
             unit=claim.unit,
             round=steps,
             canaries=canaries,
-            epsilon=replace(own, rate=claim.turn.chance).epsilon,
-            lower=gaussian_bound(seen, own, 1 - error),
-            any_mechanism=any_bound(seen, own, 1 - error),
-            shift=seen.shift / (steps * own.rate),
+            epsilon=replace(tested, rate=claim.turn.chance).epsilon,
+            lower=gaussian_bound(seen, tested, 1 - error),
+            any_mechanism=any_bound(seen, tested, 1 - error),
+            shift=seen.shift / (steps * tested.rate),
         )
         rows.append(row)
     return rows
@@ -178,7 +178,7 @@ def broadcasts(store: CaptureStore) -> Callable[[int], Tensors]:
 
     @lru_cache(maxsize=1)
     def sent(round_: int) -> Tensors:
-        known = max((own for own in hashes if own <= round_), default=min(hashes))
+        known = max((number for number in hashes if number <= round_), default=min(hashes))
         return load_tensors(store.sent_path(hashes[known]), hashes[known], orders[known])
 
     return sent

@@ -72,23 +72,23 @@ class Auditor:
 
     def _examples(self, canaries: Canaries, coins: NDArray[np.bool_], client: int) -> CanaryTrial:
         """Canaries as further rows, drawn by the client's own sampler at the rate of its rows."""
-        planted, own = np.flatnonzero(coins).tolist(), len(self.rows)
-        size = min(self.trainer.config.batch_size, own) * (own + len(planted)) // own
+        planted, count = np.flatnonzero(coins).tolist(), len(self.rows)
+        size = min(self.trainer.config.batch_size, count) * (count + len(planted)) // count
         config = self.trainer.config.model_copy(update={"batch_size": size})
-        trainer, batch = self.trainer.fit(own), self.trainer.task.encode(self.rows)
+        trainer, batch = self.trainer.fit(count), self.trainer.task.encode(self.rows)
         scores = []
         for round_ in range(1, config.rounds + 1):
-            drawn = self.sample(config, trainer.seed, own + len(planted), round_, client)[0]
-            real = batch[[position for position in drawn if position < own]]
+            drawn = self.sample(config, trainer.seed, count + len(planted), round_, client)[0]
+            real = batch[[position for position in drawn if position < count]]
             norm = turn(round_) * LOUD * self._noise.clip
-            among = [planted[position - own] for position in drawn if position >= own]
+            among = [planted[position - count] for position in drawn if position >= count]
             gradients = tuple(canaries.gradient(canary, norm) for canary in among)
             host = Planted(**vars(trainer), canaries=gradients)
             received = host.defend(self.sent(round_), real, [], round_, client).tensors
             products = canaries.products(received) * len(drawn)
             scores.append(turn(round_) * products / self._noise.clip)
-        places = (own + np.cumsum(coins) - coins) / size
-        rate = size / (own + len(planted))
+        places = (count + np.cumsum(coins) - coins) / size
+        rate = size / (count + len(planted))
         return CanaryTrial(torch.stack(scores, 1).numpy(), coins, places, rate)
 
     def _updates(self, canary: Canaries, coins: NDArray[np.bool_], numbers: int) -> CanaryTrial:

@@ -97,7 +97,9 @@ class ExampleReply:
 
         if batch.mask is None:
             parts = zip(batch.inputs.split(16), batch.labels.split(16), strict=True)
-            return torch.cat([vmap(lambda x, y: flat(x, y, None))(*one).detach() for one in parts])
+            return torch.cat(
+                [vmap(lambda x, y: flat(x, y, None))(*part).detach() for part in parts]
+            )
         rows = zip(batch.inputs, batch.labels, batch.mask, strict=True)
         return torch.stack([flat(*row).detach() for row in rows])
 

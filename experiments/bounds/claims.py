@@ -80,7 +80,7 @@ def losses(claim: Claim) -> Any:  # noqa: ANN401
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     grid = min(50.0, 1e-2 * max(1.0, (0.3 / claim.noise) ** 2))
-    one = pld.from_gaussian_mechanism(
+    step = pld.from_gaussian_mechanism(
         claim.noise, value_discretization_interval=grid, sampling_prob=claim.rate
     )
-    return one.self_compose(claim.steps)
+    return step.self_compose(claim.steps)

@@ -85,8 +85,8 @@ def rank_limits(case: Case) -> Iterator[RankLimit]:
     """Feasibility of each exact attack on the cell's modality."""
     setting = case.setting
     config, private = case.cell.config, setting.holdings.private
-    for attack, found in feasible(config, setting.task, private, case.weights).items():
-        yield RankLimit(**case.who, attack=attack, feasibility=found)
+    for attack, feasibility in feasible(config, setting.task, private, case.weights).items():
+        yield RankLimit(**case.who, attack=attack, feasibility=feasibility)
 
 
 def success_limits(case: Case) -> Iterator[SuccessLimit]:
@@ -95,18 +95,20 @@ def success_limits(case: Case) -> Iterator[SuccessLimit]:
     parts = partition(private.labels, config.federation.clients, config.federation, config.seed)
     # A client with few rows uses each more often, but a budget needs less noise with many rows.
     # So all sizes are tried, and the weakest protection is reported.
-    mechanisms = [one for rows in sorted(set(map(len, parts))) if (one := mechanism(config, rows))]
+    mechanisms = [
+        each for rows in sorted(set(map(len, parts))) if (each := mechanism(config, rows))
+    ]
     if not mechanisms:
         return
     for what, chance in guesses(case.setting.task, private):
         yield SuccessLimit(
             **case.who,
             unit=mechanisms[0].unit,
-            noise=min(one.noise for one in mechanisms),
+            noise=min(each.noise for each in mechanisms),
             guess=what,
             without=chance,
-            one=max(one.bound(chance, 1) for one in mechanisms),
-            all=max(one.bound(chance, one.rounds) for one in mechanisms),
+            one=max(each.bound(chance, 1) for each in mechanisms),
+            all=max(each.bound(chance, each.rounds) for each in mechanisms),
             rounds=mechanisms[0].rounds,
         )
 
@@ -128,7 +130,7 @@ def budget_limits(
     nats, source = min(known)
     # Gradients were measured at the weights of one round, and say nothing of others.
     single = cell.config.federation.rounds == 1
-    lasting = [one for one, what in known if single or what != "noise on public gradients"]
+    lasting = [value for value, what in known if single or what != "noise on public gradients"]
     whole = over_rounds(cell.config, rows, min(lasting))
     more: dict[str, Any] = {}
     public = _public(cell)

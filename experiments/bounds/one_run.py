@@ -83,8 +83,8 @@ def gaussian_bound(trial: CanaryTrial, claim: Claim, confidence: float = 0.95) -
     ]
 
     def contradicted(power: int) -> bool:
-        own = claim.louder(power)
-        return any(misses < own.misses(alarms) for alarms, misses in known)
+        louder = claim.louder(power)
+        return any(misses < louder.misses(alarms) for alarms, misses in known)
 
     if not contradicted(_SPAN):
         return 0.0

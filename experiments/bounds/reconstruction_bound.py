@@ -71,10 +71,10 @@ def _curve(sure: int, steps: int, rate: float, noise: float) -> tuple[np.ndarray
 
     # As in the accountant, rounding adds about steps * grid^2 / 2, a thousandth of the bound.
     grid = min(_COARSEST, math.sqrt(2 * _ERROR / (steps + 1)) * max(1.0, (0.3 / noise) ** 2))
-    one = privacy_loss_distribution.from_gaussian_mechanism(
+    step = privacy_loss_distribution.from_gaussian_mechanism(
         noise, sampling_prob=rate, value_discretization_interval=grid
     )
-    composed = one.self_compose(steps)
+    composed = step.self_compose(steps)
     if sure:  # several sums of the same row equal one sum with less noise
         certain = privacy_loss_distribution.from_gaussian_mechanism(
             noise / math.sqrt(sure), value_discretization_interval=grid

@@ -11,10 +11,10 @@ from torch import nn
 from experiments.checks.capture_faults import (
     distance,
     first_rank,
-    kept,
     missing_tensors,
     norm,
     scale_between,
+    stored,
     swapped_tensors,
     tied,
 )
@@ -83,8 +83,8 @@ class Examiner:
         """Replay one capture."""
         seen = self.cell.captures.load(key)
         batch = self.cell.truth.load(key)
-        own = state(self.trainer.task.build())
-        model = self.trainer.task.model({k: v for k, v in seen.sent.items() if k in own})
+        weights = state(self.trainer.task.build())
+        model = self.trainer.task.model({k: v for k, v in seen.sent.items() if k in weights})
         declared = self._declared(seen)
         replayed = self._replay(seen, declared)
         update = seen.update()
@@ -108,8 +108,8 @@ class Examiner:
 
     def _declared(self, seen: Observation) -> FederationConfig:
         """The client's training as the server was told; as it was, where it was not told."""
-        told, mode = seen.knowledge.training or {}, seen.knowledge.train_mode
-        both = {**told} if mode is None else {**told, "train_mode": mode}
+        granted, mode = seen.knowledge.training or {}, seen.knowledge.train_mode
+        both = {**granted} if mode is None else {**granted, "train_mode": mode}
         return self.trainer.config.model_copy(update=both)
 
     @property
@@ -118,7 +118,7 @@ class Examiner:
         return _HALF_TOLERANCE if half else TOLERANCE
 
     def _replay(self, seen: Observation, config: FederationConfig) -> Tensors:
-        return kept(self._whole(seen, config), self.cell.config.capture)
+        return stored(self._whole(seen, config), self.cell.config.capture)
 
     def _whole(self, seen: Observation, config: FederationConfig) -> Tensors:
         replies = [
@@ -161,13 +161,15 @@ class Examiner:
                 f"{'train' if mode else 'eval'} mode is declared. Declare train_mode as it was."
             )
             return
-        own = self.trainer.config
-        wrong = [name for name, value in declared.training.items() if value != own.training[name]]
-        if wrong and distance(seen.received, self._replay(seen, own)) <= self._tolerance * norm(
+        actual = self.trainer.config
+        wrong = [
+            name for name, value in declared.training.items() if value != actual.training[name]
+        ]
+        if wrong and distance(seen.received, self._replay(seen, actual)) <= self._tolerance * norm(
             seen.update()
         ):
             yield from (
-                f"the client trained with {name} = {own.training[name]!r}, but "
+                f"the client trained with {name} = {actual.training[name]!r}, but "
                 f"{declared.training[name]!r} is declared. Declare it as it was."
                 for name in wrong
             )

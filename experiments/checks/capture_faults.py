@@ -61,15 +61,15 @@ def scale_between(seen: Observation, replayed: Tensors) -> float | None:
     return scale if norm(rest) <= 1e-4 * norm(theirs) and abs(scale - 1) > 1e-3 else None
 
 
-def kept(reply: Tensors, policy: CaptureConfig) -> Tensors:
+def stored(reply: Tensors, policy: CaptureConfig) -> Tensors:
     """What the server keeps of a reply."""
-    found = {name: value for name, value in reply.items() if policy.keeps_tensor(name)}
+    chosen = {name: value for name, value in reply.items() if policy.keeps_tensor(name)}
     if policy.dtype == "wire":
-        return found
+        return chosen
     most = torch.finfo(torch.float16).max
     return {
         name: value.clamp(-most, most).half() if value.is_floating_point() else value
-        for name, value in found.items()
+        for name, value in chosen.items()
     }
 
 

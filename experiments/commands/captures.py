@@ -102,9 +102,9 @@ def attack_foreign(
         model = model or stated.pop("model", None)
         options = {**stated, **options}
     options.pop("model", None)
-    found = captured(captures_of(folder), model, knows=facts, **options)
+    foreign = captured(captures_of(folder), model, knows=facts, **options)
     names = attacks.split(",") if attacks else []
-    done = attack_captures(found, names, 60.0 if budget is None else budget, quiet or as_json)
+    done = attack_captures(foreign, names, 60.0 if budget is None else budget, quiet or as_json)
     say(done.json() if as_json else done.line())
     return 0 if done.guesses else 1
 
@@ -157,13 +157,13 @@ def examine_foreign(
     from experiments.external.captured import captured
     from experiments.external.doctor import examine
 
-    found = captured(captures_of(folder), model, loss=loss, base=base)
+    foreign = captured(captures_of(folder), model, loss=loss, base=base)
     if truth is None:
         raise ConfigError(
             f"{folder}: the private examples are needed. Record them by fedsim.truth_mod in a test "
             "federation, and pass its folder: --truth FOLDER."
         )
-    checkup = examine(found, truth)
+    checkup = examine(foreign, truth)
     say(json.dumps(checkup.table()) if as_json else checkup.text())
     return 1 if checkup.faults else 0
 

@@ -48,20 +48,20 @@ def logs(frames: RunFrames) -> list[CellLog]:
     """Every cell of a run; controls and probes are left out."""
     from experiments.analysis.frames import counted
 
-    found: dict[str, CellLog] = {}
+    by_cell: dict[str, CellLog] = {}
     for table in (frames.scores, frames.utility):
         for _, row in table.drop_duplicates("cell").iterrows():
             known = {name: row[name] for name in _OPTIONS if name in row}
-            found.setdefault(row["cell"], CellLog(row["cell"], known))
+            by_cell.setdefault(row["cell"], CellLog(row["cell"], known))
     for row in frames.utility.to_dict("records"):
-        values = found[row["cell"]].rounds[row["round"]]
+        values = by_cell[row["cell"]].rounds[row["round"]]
         values[f"utility/{row['metric']}"] = row["value"]
         if row["epsilon"] == row["epsilon"] and row["epsilon"] is not None:
             values["utility/epsilon"] = row["epsilon"]
-    own = frames.scores[(frames.scores.control == "none") & (frames.scores.probe == "none")]
-    for cell, scores in counted(own).dropna(subset="value").groupby("cell"):
-        _add_attacks(found[str(cell)], scores)
-    return list(found.values())
+    genuine = frames.scores[(frames.scores.control == "none") & (frames.scores.probe == "none")]
+    for cell, scores in counted(genuine).dropna(subset="value").groupby("cell"):
+        _add_attacks(by_cell[str(cell)], scores)
+    return list(by_cell.values())
 
 
 def _add_attacks(log: CellLog, scores: pd.DataFrame) -> None:

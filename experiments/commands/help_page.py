@@ -33,7 +33,9 @@ class Chapters(typer.core.TyperGroup):
         width = max(map(len, self.commands))
         for chapter, names in CHAPTERS.items():
             commands = [(name, self.get_command(ctx, name)) for name in names]
-            rows = [(f"{name:<{width}}", one.help or "") for name, one in commands if one]
+            rows = [
+                (f"{name:<{width}}", command.help or "") for name, command in commands if command
+            ]
             with formatter.section(chapter):
                 formatter.write_dl([(name, text.split("\n\n")[0]) for name, text in rows])
 

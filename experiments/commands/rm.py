@@ -33,8 +33,8 @@ def rm(
 
     check_version(run)
     cells = [path.parent for path in sorted(run.glob("*/cell.json"))]
-    kept = {*cells, *(run / name for name in _PARTS), *run.glob("captures.????????")}
-    other = sorted(path for path in run.iterdir() if path.is_dir() and path not in kept)
+    parts = {*cells, *(run / name for name in _PARTS), *run.glob("captures.????????")}
+    other = sorted(path for path in run.iterdir() if path.is_dir() and path not in parts)
     if other and not captures:
         raise ConfigError(f"{other[0]}: is no part of a run. Move it away first.")
     gone = [cell / "captures" for cell in cells] if captures else [run]

@@ -106,12 +106,12 @@ def _command(
     unfit |= set() if stages == STAGES else {"dry_run", "watch"}
     unfit |= set() if stages == ("report",) else {"redact"}
     unfit |= set() if {"simulate", "attack"} & {*stages} else {"address"}
-    own = signature(command, eval_str=True).parameters.items()
-    kept = [parameter for name, parameter in own if name not in unfit]
+    parameters = signature(command, eval_str=True).parameters.items()
+    fitting = [parameter for name, parameter in parameters if name not in unfit]
     if foreign is not None:
         more = signature(foreign, eval_str=True).parameters.values()
-        kept += [parameter for parameter in more if parameter.kind is Parameter.KEYWORD_ONLY]
-    vars(command)["__signature__"] = Signature(kept)
+        fitting += [parameter for parameter in more if parameter.kind is Parameter.KEYWORD_ONLY]
+    vars(command)["__signature__"] = Signature(fitting)
     return command
 
 

@@ -156,7 +156,7 @@ def _chains(experiment: ExperimentConfig) -> list[tuple[str, tuple[dict[str, Any
     from fedsim.defenses import DEFENSES, build_chain
 
     known = registry(DEFENSES, "fedsim.defenses")
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     chains = []
     for i, table in enumerate(experiment.defenses):
         where = f"defenses[{i}]"
@@ -164,7 +164,7 @@ def _chains(experiment: ExperimentConfig) -> list[tuple[str, tuple[dict[str, Any
         if "chain" not in table:
             build(known, table, where)  # says defenses[0].std, not defenses[0].chain[0].std
         chain = build_chain(tables, f"{where}.chain")
-        if (same := found.setdefault(chain.options_json, i)) != i:
+        if (same := numbers.setdefault(chain.options_json, i)) != i:
             raise ConfigError(
                 f"{where}: {chain.name} with these options is already defenses[{same}]. Remove one."
             )

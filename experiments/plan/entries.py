@@ -47,19 +47,19 @@ class Entry:
 def entries(experiment: ExperimentConfig) -> list[Entry]:
     """The experiment's attacks, checked."""
     classes = attack_classes()
-    found: list[Entry] = []
+    checked: list[Entry] = []
     for where, table in _variants(experiment):
         attack = build(classes, table, where)
         options = json.dumps(options_of(attack), sort_keys=True, separators=(",", ":"))
         label = str(table["name"])
         if attack != type(attack)():
             label += "-" + hashlib.sha256(options.encode()).hexdigest()[:6]
-        if label in {entry.label for entry in found}:
+        if label in {entry.label for entry in checked}:
             raise ConfigError(f"{where}: the same attack stands there twice. Remove one.")
-        found.append(
+        checked.append(
             Entry(label, table, options, attack.is_adaptive, attack.estimates, attack.infers)
         )
-    return found
+    return checked
 
 
 @cache

@@ -180,7 +180,7 @@ def filled(level: Level, table: Mapping[str, Any]) -> dict[str, object]:
     deployed secure aggregation.
     """
     levels: list[Level] = ["L1"] if level == "L1" else list(LEVELS[1 : LEVELS.index(level) + 1])
-    options = {key: value for one in levels for key, value in _FILLED[one].items()}
+    options = {key: value for rung in levels for key, value in _FILLED[rung].items()}
     open_ = {key: value for key, value in options.items() if not _stands(table, key)}
     if level == "L4" and not _stands(table, "federation.secure_aggregation"):
         share = _number(table, "participation", open_.get("federation.participation"))
@@ -191,16 +191,16 @@ def filled(level: Level, table: Mapping[str, Any]) -> dict[str, object]:
 
 def _stands(table: Mapping[str, Any], key: str) -> bool:
     section, name = key.split(".")
-    own, sweep = table.get(section), table.get("sweep")
-    return (isinstance(own, Mapping) and name in own) or (
+    options, sweep = table.get(section), table.get("sweep")
+    return (isinstance(options, Mapping) and name in options) or (
         isinstance(sweep, Mapping) and key in sweep
     )
 
 
 def _number(table: Mapping[str, Any], name: str, otherwise: object) -> float:
     """A number under ``[federation]``; anything else is refused when the table is validated."""
-    own = table.get("federation")
-    value = own.get(name, otherwise) if isinstance(own, Mapping) else otherwise
+    options = table.get("federation")
+    value = options.get(name, otherwise) if isinstance(options, Mapping) else otherwise
     return float(value) if isinstance(value, int | float) else 1.0
 
 
@@ -217,7 +217,7 @@ def at_level(table: Mapping[str, Any]) -> Mapping[str, Any]:
     settled: dict[str, Any] = json.loads(json.dumps(table))
     if swept:
         settled["sweep"]["level"] = [
-            {"level": one, **filled(one, table)} if one in LEVELS else one for one in swept
+            {"level": rung, **filled(rung, table)} if rung in LEVELS else rung for rung in swept
         ]
     elif level is not None:
         for key, value in filled(level, table).items():

@@ -74,11 +74,15 @@ def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
             chain.on_model(model)
             if sends_statistics:
                 chain.on_statistics(model)
-            sent = [(name, own) for name, own in model.named_parameters() if own.requires_grad]
+            sent = [
+                (name, parameter)
+                for name, parameter in model.named_parameters()
+                if parameter.requires_grad
+            ]
             reply = dict(sent) | (dict(model.named_buffers()) if sends_statistics else {})
-            replies[defended] = {name: own.detach().to("meta") for name, own in reply.items()}
-        kept = _kept_bytes(config.capture, replies[defended])
-        starts[cell.name] = replace(loaded[key], reply_bytes=kept)
+            replies[defended] = {name: value.detach().to("meta") for name, value in reply.items()}
+        size = _kept_bytes(config.capture, replies[defended])
+        starts[cell.name] = replace(loaded[key], reply_bytes=size)
     return starts
 
 
@@ -89,10 +93,10 @@ def _kept_bytes(policy: CaptureConfig, reply: Tensors) -> int:
                 f"capture.tensors[{i}]: the clients send no tensor of {part!r}. They send "
                 f"{', '.join([*reply][:3])} and so on; write one or a part of it between dots."
             )
-    kept = [value for name, value in reply.items() if policy.keeps_tensor(name)]
+    stored = [value for name, value in reply.items() if policy.keeps_tensor(name)]
     if policy.dtype == "float16":
-        kept = [value.half() if value.is_floating_point() else value for value in kept]
-    return sum(value.nbytes for value in kept)
+        stored = [value.half() if value.is_floating_point() else value for value in stored]
+    return sum(value.nbytes for value in stored)
 
 
 def _check_labels(config: TaskConfig, task: Task) -> None:

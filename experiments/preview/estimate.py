@@ -116,8 +116,8 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
         trainings = sum(len(cell.config.captured_rounds) for cell in cells)
         for entry in entries(first.experiment):
             attack = build(attack_classes(), entry.table, "attacks")
-            if found := watch.search(attack):
-                searches |= {entry.label: found} if found[1] else {}
+            if costs := watch.search(attack):
+                searches |= {entry.label: costs} if costs[1] else {}
             elif took := watch.trial(attack):
                 tries[entry.label] = took
             elif (

@@ -29,12 +29,12 @@ def feasible(
     if next(replies(config, private.labels), None) is None:
         return {}
     prospect = prospect_of(config, task, private, weights)
-    found = {
+    by_attack = {
         name: cls().feasible(prospect)
         for name, cls in attack_classes().items()
         if task.modality in cls.modalities and cls.feasible is not Attack.feasible
     }
-    return {name: one for name, one in found.items() if one is not None}
+    return {name: feasibility for name, feasibility in by_attack.items() if feasibility is not None}
 
 
 def prospect_of(config: CellConfig, task: Task, private: Rows, weights: Tensors) -> Prospect:

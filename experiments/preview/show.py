@@ -115,8 +115,11 @@ class ExperimentDescription:
                         "varied": part.threat.varied,
                     },
                     "limits": {
-                        cell: [{"attack": name, **asdict(one)} for name, one in found.items()]
-                        for cell, found in part.feasibility.items()
+                        cell: [
+                            {"attack": name, **asdict(feasibility)}
+                            for name, feasibility in by_attack.items()
+                        ]
+                        for cell, by_attack in part.feasibility.items()
                     },
                     "cost": asdict(part.cost),
                 }
@@ -163,8 +166,8 @@ def _text(part: ShownPart) -> str:
 def _alike(cells: dict[str, dict[str, Feasibility]]) -> dict[tuple[str, ...], list[str]]:
     """Cells grouped by their lines of feasibility."""
     alike: dict[tuple[str, ...], list[str]] = {}
-    for cell, found in cells.items():
-        lines = tuple(one.text(attack) for attack, one in found.items())
+    for cell, by_attack in cells.items():
+        lines = tuple(feasibility.text(attack) for attack, feasibility in by_attack.items())
         alike.setdefault(lines, []).append(cell)
     return alike
 
@@ -178,7 +181,7 @@ def describe(plan: Plan) -> ExperimentDescription:
         mine = [cell for cell in cells if cell.experiment.name == experiment.name]
         config = tomli_w.dumps(experiment.model_dump(mode="json", exclude_none=True))
         threat = threat_model([cell.config for cell in mine])
-        found = {
+        by_cell = {
             cell.name: feasible(
                 cell.config, start.setting.task, start.setting.holdings.private, start.weights
             )
@@ -189,7 +192,7 @@ def describe(plan: Plan) -> ExperimentDescription:
         modeless = _modeless(mine, starts)
         idle = tuple(_idle(mine, starts))
         cost = _cost(mine, starts)
-        parts.append(ShownPart(config, tuple(mine), threat, modeless, idle, found, cost))
+        parts.append(ShownPart(config, tuple(mine), threat, modeless, idle, by_cell, cost))
     return ExperimentDescription(plan.name, tuple(parts))
 
 

@@ -135,17 +135,17 @@ def _source(plan: Plan) -> tuple[CellConfig, AuxiliaryConfig]:
             "Turn it on."
         )
     for config in configs[1:]:
-        for key, one, other in (
+        for key, value, other in (
             ("task.model", first.task.model, config.task.model),
             ("task.dataset", first.task.dataset, config.task.dataset),
             ("task.split", first.task.split, config.task.split),
             ("auxiliary", first.auxiliary, config.auxiliary),
         ):
-            if one != other:
+            if value != other:
                 raise ConfigError(
-                    f"{key}: it is {_short(one)} in one cell of {plan.name} and {_short(other)} in "
-                    "another, and a prior fits one of them. Name an experiment with one value, or "
-                    "set it by --set."
+                    f"{key}: it is {_short(value)} in one cell of {plan.name} and {_short(other)} "
+                    "in another, and a prior fits one of them. Name an experiment with one value, "
+                    "or set it by --set."
                 )
     return first, first.auxiliary
 

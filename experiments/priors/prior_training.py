@@ -70,9 +70,9 @@ def train(
             network.train()
             order = torch.randperm(len(lines), generator=rng).tolist()
             for ids, mask in _batches([lines[i] for i in order]):
-                kept = mask[:, 1:] == 1
-                states = network.base_model(input_ids=ids).last_hidden_state[:, :-1][kept]
-                logits, targets = network.lm_head(states), ids[:, 1:][kept]
+                real = mask[:, 1:] == 1
+                states = network.base_model(input_ids=ids).last_hidden_state[:, :-1][real]
+                logits, targets = network.lm_head(states), ids[:, 1:][real]
                 loss = F.cross_entropy(logits, targets, label_smoothing=_SMOOTHING)
                 optimizer.zero_grad()
                 loss.backward()

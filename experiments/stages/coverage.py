@@ -64,7 +64,7 @@ def coverage(rows: Iterable[ScoreRow], pooled: Collection[str] = ()) -> list[Cov
         if row.metric in EXACT and row.control == "none" and row.probe == "none":
             client = -1 if row.cell in pooled else row.client
             groups[_Owner(row.cell, row.attack_key, client)].append(row)
-    return [found for owner in sorted(groups) for found in _over_rounds(owner, groups[owner])]
+    return [entry for owner in sorted(groups) for entry in _over_rounds(owner, groups[owner])]
 
 
 def _over_rounds(owner: _Owner, rows: list[ScoreRow]) -> Iterator[Coverage]:

@@ -64,7 +64,7 @@ def donors(
     alone = {key: facts[key] for group in rounds if len(group) == 1 for key in group}
     groups = [group for group in rounds if len(group) > 1]
     groups += _groups(alone, lambda key: (key.client, facts[key][0]))
-    return {key: found for group in groups for key, found in _of_group(group, facts, seed, jobs)}
+    return {key: drawn for group in groups for key, drawn in _of_group(group, facts, seed, jobs)}
 
 
 def _of_group(

@@ -59,7 +59,7 @@ class Live:
         self._jobs[spec.name] = progress
         if time.monotonic() - self._written >= EVERY:
             self._written = time.monotonic()
-            record = LiveRecord(jobs={name: forming(one) for name, one in self._jobs.items()})
+            record = LiveRecord(jobs={name: forming(latest) for name, latest in self._jobs.items()})
             with suppress(FedsimError):  # the guess itself is written when the job ends
                 data = json.dumps(record.model_dump()).encode()
                 write_bytes(self._path, data, sync=False, private=True)

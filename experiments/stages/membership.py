@@ -54,11 +54,11 @@ class MembershipScorer:
         chosen = self.scorer.that_infer("membership")
         others = controls(victims) if chosen else {}
         for entry in chosen:
-            left = lru_cache(None)(partial(read_scores, victims))
+            scores_of = lru_cache(None)(partial(read_scores, victims))
             for key in victims.keys:
-                own = {"none": Donor(key), FRESH_ROW: Donor(key)}
-                for control, donor in {**own, **others[key]}.items():
-                    scores = left(*donor.source(entry.label, key))
+                itself = {"none": Donor(key), FRESH_ROW: Donor(key)}
+                for control, donor in {**itself, **others[key]}.items():
+                    scores = scores_of(*donor.source(entry.label, key))
                     yield from self._rank(entry, key, *scores, control)
 
     def _rank(

@@ -52,10 +52,10 @@ def spent(cell: Cell) -> dict[int, float]:
             rounds[client] += 1
         if round_ in _computed(config):
             claims = {
-                one.epsilon_after(
-                    replace(entire, rounds=own, steps=own * entire.steps // entire.rounds)
+                fit.epsilon_after(
+                    replace(entire, rounds=count, steps=count * entire.steps // entire.rounds)
                 )
-                for one, entire, own in zip(fitted, whole, rounds, strict=True)
+                for fit, entire, count in zip(fitted, whole, rounds, strict=True)
             }
             known = [claim for claim in claims if claim is not None]
             if len(known) < len(claims):

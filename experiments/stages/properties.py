@@ -56,20 +56,20 @@ class PropertyScorer:
     def _compare(
         self, entry: Entry, key: CaptureKey, donor: Donor, control: str
     ) -> Iterator[ScoreRow]:
-        record, told = read_scores(self.scorer.victims, *donor.source(entry.label, key))
+        record, estimate = read_scores(self.scorer.victims, *donor.source(entry.label, key))
         common = self.scorer.columns(entry, key, record, control)
         words = entry.table.get("of") == "words"
-        if words and told is not None:
-            told[list(self.scorer.victims.task.spec.special_ids)] = 0
+        if words and estimate is not None:
+            estimate[list(self.scorer.victims.task.spec.special_ids)] = 0
         truth = self._held[key] if words else self._shares[key]
-        values = (words_told if words else classes_told)(told, truth)
+        values = (words_told if words else classes_told)(estimate, truth)
         for metric, value in values.items():
             yield ScoreRow(
                 **common,
                 example=0,
                 metric=metric,
                 unit="1",
-                value=None if told is None else value,
+                value=None if estimate is None else value,
                 certified=None,
             )
 
@@ -89,7 +89,7 @@ class PropertyScorer:
         """The share of each class among a client's rows so far."""
         by_key = {}
         for key in self.scorer.victims.keys:
-            labels = [self.scorer.victims.batch(one).labels for one in self._until(key)]
+            labels = [self.scorer.victims.batch(earlier).labels for earlier in self._until(key)]
             counts = torch.cat(labels).bincount(minlength=self.scorer.victims.task.spec.num_classes)
             by_key[key] = counts / counts.sum()
         return by_key
@@ -99,28 +99,28 @@ class PropertyScorer:
         return [other for other in keys if other.client == key.client and other.round <= key.round]
 
 
-def classes_told(told: Tensor | None, truth: Tensor) -> dict[str, float]:
+def classes_told(estimate: Tensor | None, truth: Tensor) -> dict[str, float]:
     """Half the absolute differences between the shares; of uniform shares where none are told."""
-    guess = torch.full_like(truth, 1 / len(truth)) if told is None else told
+    guess = torch.full_like(truth, 1 / len(truth)) if estimate is None else estimate
     return {"class_distance": float((guess - truth).abs().sum() / 2)}
 
 
-def words_told(told: Tensor | None, held: Tensor) -> dict[str, float | None]:
+def words_told(estimate: Tensor | None, held: Tensor) -> dict[str, float | None]:
     """How good the probabilities of all words are.
 
     ``word_calibration``: mean distance between probability and frequency in ten bins, over the
     words of at least 5 %; the others are nearly all of the vocabulary, and nearly all not held.
     """
-    if told is None:
+    if estimate is None:
         return dict.fromkeys(("word_precision", "word_recall", "word_calibration"))
-    truth = torch.zeros(len(told), dtype=torch.bool)
+    truth = torch.zeros(len(estimate), dtype=torch.bool)
     truth[held] = True
-    named = told >= CALLED
+    named = estimate >= CALLED
     right = int((named & truth).sum())
-    likely = told >= 0.05
-    bins = (told[likely] * _BINS).long().clamp(max=_BINS - 1)
+    likely = estimate >= 0.05
+    bins = (estimate[likely] * _BINS).long().clamp(max=_BINS - 1)
     gaps = torch.zeros(_BINS, dtype=torch.float64).index_add_(
-        0, bins, told[likely] - truth[likely].double()
+        0, bins, estimate[likely] - truth[likely].double()
     )
     return {
         "word_precision": right / int(named.sum()) if named.any() else None,

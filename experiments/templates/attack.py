@@ -28,5 +28,5 @@ class ClassMean(Attack):
         labels = known_labels(observation, task, rng, job)
         rows = job.auxiliary()
         of_class = [rows.labels == label for label in labels]
-        images = [rows.inputs[own if own.any() else ...].mean(0) for own in of_class]
+        images = [rows.inputs[chosen if chosen.any() else ...].mean(0) for chosen in of_class]
         return Reconstruction(Batch(torch.stack(images), labels))

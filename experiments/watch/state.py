@@ -145,7 +145,9 @@ class Watcher:
         for (_, _, number, _), (line, values, _) in sorted(self._scored.items()):
             leakage[line][number] += values
         shown = (self._scored.get((r.cell, r.label, r.round, r.client)) for r in reversed(rows))
-        glimpses = [found[2] for found in shown if found and found[2].attack != title(PRIOR_ONLY)]
+        glimpses = [
+            scored[2] for scored in shown if scored and scored[2].attack != title(PRIOR_ONLY)
+        ]
         failed = [f"{row.label} on {row.cell}: {row.reason}" for row in rows if _failed(row)]
         return State(
             working=locked(path),
@@ -196,10 +198,10 @@ class Watcher:
             said = f"{max((point.round for point in points), default=0)} of {rounds} rounds"
         else:
             points, said = (), "waits"
-        found = defaultdict[str, list[tuple[int, float]]](list)
+        curves = defaultdict[str, list[tuple[int, float]]](list)
         for point in points:
-            found[point.metric].append((point.round, point.value))
-        return said, found
+            curves[point.metric].append((point.round, point.value))
+        return said, curves
 
     def _score(self, cell: Cell, rows: list[LedgerRow]) -> None:
         known = self._entries[cell.name]
@@ -219,16 +221,16 @@ class Watcher:
             for row in new:
                 key = CaptureKey(round=row.round, client=row.client)
                 truth, modality = victims.examples(key), victims.task.modality
-                found = matched(read_guess(victims, row.label, key), truth, modality)
-                values = metric.score(found.aligned, truth).tolist()
+                match = matched(read_guess(victims, row.label, key), truth, modality)
+                values = metric.score(match.aligned, truth).tolist()
                 attack = self._attack(cell.name, row.label)
                 best = max(range(len(values)), key=values.__getitem__)
                 glimpse = Glimpse(
                     *(row.cell, attack, key, metric.name, values[best], modality),
                     original=content(truth, best, modality),
                     guess=None
-                    if found.assignment[best] is None
-                    else content(found.aligned, best, modality),
+                    if match.assignment[best] is None
+                    else content(match.aligned, best, modality),
                 )
                 line = CurveKey(metric.name, attack, self._place(cell))
                 self._scored[row.cell, row.label, row.round, row.client] = line, values, glimpse

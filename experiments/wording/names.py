@@ -153,8 +153,10 @@ def settings(cells: Mapping[str, CellConfig], runs: Mapping[str, str]) -> dict[s
     """Cell -> how it differs from the others beside seed and defense, as ``batch_size=4``."""
     flat = {name: {"run": runs.get(name, "")} | _flat(cell) for name, cell in cells.items()}
     return {
-        name: ", ".join(f"{key.rpartition('.')[2]}={option(value)}" for key, value in own.items())
-        for name, own in _differing(flat).items()
+        name: ", ".join(
+            f"{key.rpartition('.')[2]}={option(value)}" for key, value in options.items()
+        )
+        for name, options in _differing(flat).items()
     }
 
 

@@ -96,9 +96,9 @@ def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
 
 def withheld(models: Sequence[ThreatModel]) -> tuple[str, ...]:
     """The facts that the server was told in none of several cards."""
-    told = {fact for model in models for fact in (*model.granted, *model.varied)}
+    granted = {fact for model in models for fact in (*model.granted, *model.varied)}
     facts = dict.fromkeys(fact for model in models for fact in model.withheld)
-    return tuple(fact for fact in facts if fact not in told)
+    return tuple(fact for fact in facts if fact not in granted)
 
 
 def shared_protocol(models: Sequence[ThreatModel]) -> tuple[tuple[str, str], ...]:
@@ -171,8 +171,8 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
             f"rounds {_listed(capture.rounds)}; "
             f"{'clients' if run.cohort == 1 else 'cohorts'} {_listed(capture.clients)}"
         )
-    if kept := _kept(capture):
-        lines["kept of a reply"] = kept
+    if stored := _kept(capture):
+        lines["kept of a reply"] = stored
     if cell.probes.count:
         lines["probes"] = (
             f"{cell.probes.member} member and {cell.probes.fresh} fresh ones in each captured "
@@ -194,7 +194,7 @@ def _training(run: FederationConfig) -> str:
     """The options of training that are no defaults."""
     usual = type(run).model_fields
     said = [f"{k} {v}" for k, v in run.training.items() if v != usual[k].default]
-    return "".join(f", {one}" for one in said)
+    return "".join(f", {setting}" for setting in said)
 
 
 def _mode(cell: CellConfig) -> str:
@@ -209,9 +209,9 @@ def _has_train_mode(task: TaskConfig) -> bool:
     """Read off a built-in or added model; one of the hub is taken to have dropout."""
     if is_named(task.model):  # not looked into: a page is written of anybody's run
         return True
-    if made := image_models().get(task.model):
-        side = getattr(made, "smallest", 1)
-        options = getattr(made, "options", {})
+    if factory := image_models().get(task.model):
+        side = getattr(factory, "smallest", 1)
+        options = getattr(factory, "options", {})
         return has_train_mode(image_network(task.model, (3, side, side), 2, options))
     if task.model in TEXT_MODELS:
         architecture = transformer.architecture(transformer.locate(task.model), 2)
