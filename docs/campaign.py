@@ -93,8 +93,8 @@ def make(name: str) -> str:
     seconds = ran.seconds + (spent(folder) or 0.0)
     if (folder / "experiment.toml").exists():
         write_json(folder / CLOCK, {"seconds": seconds})
-    told: dict[str, Any] = json.loads(ran.output) if ran.output else {"interrupted": 0}
-    if ran.status not in (0, 1) or told["interrupted"] or not told.get("report"):
+    outcome: dict[str, Any] = json.loads(ran.output) if ran.output else {"interrupted": 0}
+    if ran.status not in (0, 1) or outcome["interrupted"] or not outcome.get("report"):
         return f"{name}: not finished, ended with status {ran.status}"
     with _RECORDING:
         try:
@@ -119,9 +119,9 @@ def ready(names: Sequence[str], minutes: float) -> list[str]:
     """The experiments that can start and take no longer, cheapest first; estimates what is new."""
     can = [n for n in names if all((RUNS / need / "provenance.json").exists() for need in needs(n))]
     for name in can:
-        if name not in estimates() and (found := expect(name)):
-            keep_estimates({**estimates(), name: found})
-            print(f"{name}: {found.text()} expected", flush=True)
+        if name not in estimates() and (expected := expect(name)):
+            keep_estimates({**estimates(), name: expected})
+            print(f"{name}: {expected.text()} expected", flush=True)
     known = estimates()
     return [n for n in cheapest_first(can) if n in known and known[n].seconds <= 60 * minutes]
 
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
     parser.add_argument("--estimate", action="store_true", help="run nothing")
     asked = parser.parse_args(arguments)
-    missing = asked.names or progress().left
+    missing = asked.names or progress().remaining
     missing += [need for name in missing for need in needs(name) if not (RUNS / need).exists()]
     tried: set[str] = set()
     # Trained weights that one pass makes let the next one start more.

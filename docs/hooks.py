@@ -36,8 +36,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             section["Reference"] += [*single, *folders]
     _MADE["index.md"] = Page("index.md", "Home", home())
     for file in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
-        made = Page(f"notebooks/{file.stem}.md", file.stem, notebook(file))
-        _MADE[made.path] = made
+        page = Page(f"notebooks/{file.stem}.md", file.stem, notebook(file))
+        _MADE[page.path] = page
     for path in linked():
         _MADE[f"source/{path}.md"] = Page(f"source/{path}.md", path, source(path))
     return config
@@ -63,10 +63,10 @@ def on_page_markdown(markdown: str, page: RenderedPage, **_: object) -> str:
             page.meta["search"] = {"boost": boost}
     folder = posixpath.dirname(page.file.src_uri)
 
-    def led(found: re.Match[str]) -> str:
-        path = outside(folder, found[1], found[2])
+    def led(link: re.Match[str]) -> str:
+        path = outside(folder, link[1], link[2])
         if path is None:
-            return found[0]
+            return link[0]
         return f"]({posixpath.relpath(f'source/{path}.md', folder or '.')})"
 
     if folder != "notebooks":  # whose pages link to the notebook itself

@@ -210,15 +210,15 @@ def records() -> Page:
         about, _, listed = (inspect.getdoc(record) or "").partition("\n\nAttributes:\n")
         meanings = dict(_ATTRIBUTE.findall(inspect.cleandoc(f"\n{listed}")))
         parts += [f"## `{path}`\n", f"{markdown(about)}\n"]
-        told = bool(meanings)
+        explained = bool(meanings)
         lines = ["| Field | Type |", "| --- | --- |"]
-        if told:
+        if explained:
             lines = ["| Field | Type | Meaning |", "| --- | --- | --- |"]
         for name, hint in columns(record).items():
             kind = inspect.formatannotation(hint).replace("typing.", "")
             meaning = cell(markdown(meanings.get(name, ""))) or " "
             kind = _MODULE.sub("", kind).replace("|", "\\|")
-            lines.append(f"| `{name}` | `{kind}` |" + f" {meaning} |" * told)
+            lines.append(f"| `{name}` | `{kind}` |" + f" {meaning} |" * explained)
         parts.append("\n".join(lines) + "\n")
     return Page("reference/rows.md", "Columns and records", "\n".join(parts))
 

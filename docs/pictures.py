@@ -67,7 +67,7 @@ def images(run: Run, examples: Sequence[Shown], colours: Colours) -> str:
     """Private images above what the best attack made of them, undefended and defended."""
     shown = panels(run, examples, "image")[:3]
     keys = chosen(shown, 7)
-    side, left, gap = 84, 210, 12
+    side, margin, gap = 84, 210, 12
     lines = [("private images", "", [_uri(shown[0].examples[key].original) for key in keys])]
     for panel in shown:
         about = f"{panel.attack};\n{spoken(panel.defense)}"
@@ -80,7 +80,7 @@ def images(run: Run, examples: Sequence[Shown], colours: Colours) -> str:
         for offset, part in enumerate(parts):
             body.append(_text(0, y + 58 + 16 * offset, part, colours.faint, 13))
         for column, uri in enumerate(uris):
-            x = left + column * (side + gap)
+            x = margin + column * (side + gap)
             body.append(
                 f'<image x="{x}" y="{y}" width="{side}" height="{side}" href="{uri}" '
                 'style="image-rendering: pixelated"/>'
@@ -180,8 +180,8 @@ def rounds(run: Run, colours: Colours) -> str:
                 "marker": markers[number],
                 "label": spoken(name),
             }
-            own = rows[(rows.cell == cell) & (rows.attack != PRIOR_ONLY)]
-            by_round = own.groupby(["attack", "round"]).value.mean().groupby("round").max()
+            attacked = rows[(rows.cell == cell) & (rows.attack != PRIOR_ONLY)]
+            by_round = attacked.groupby(["attack", "round"]).value.mean().groupby("round").max()
             left.plot(by_round.index, by_round.to_numpy(), **look)
             learned = utility[utility.cell == cell].sort_values("round")
             few = len(learned) <= 20  # markers of many rounds would hide the line

@@ -40,12 +40,12 @@ class ExperimentProgress(NamedTuple):
     Attributes:
         done: experiment -> the result files that hold it at its size.
         smaller: experiment -> the result files of a command that changes it with ``--set``.
-        left: experiments that no file holds at their size.
+        remaining: experiments that no file holds at their size.
     """
 
     done: dict[str, list[str]]
     smaller: dict[str, list[str]]
-    left: list[str]
+    remaining: list[str]
 
 
 def members(name: str) -> list[str]:
@@ -108,9 +108,9 @@ def rows() -> tuple[list[list[str]], list[list[str]]]:
         took = [read(file).cpu_seconds for file in files]
         times = [duration(seconds) for seconds in took if seconds is not None]
         done.append([f"`{name}`", ", ".join(f"`{file}`" for file in files), ", ".join(times)])
-    left = []
-    for name in cheapest_first(now.left):
+    remaining = []
+    for name in cheapest_first(now.remaining):
         expected = known[name].text() if name in known else ""
-        part = ", ".join(f"`{one}`" for one in now.smaller.get(name, []))
-        left.append([f"`{name}`", expected, part])
-    return done, left
+        part = ", ".join(f"`{file}`" for file in now.smaller.get(name, []))
+        remaining.append([f"`{name}`", expected, part])
+    return done, remaining

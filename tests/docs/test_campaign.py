@@ -18,8 +18,8 @@ def test_every_shipped_experiment_is_done_or_left() -> None:
     now = progress.progress()
     suites = {name for name in shipped() if progress.members(name) != [name]}
     assert "quickstart" in suites
-    assert {*now.done, *now.left} == shipped().keys() - suites
-    assert not now.done.keys() & set(now.left)
+    assert {*now.done, *now.remaining} == shipped().keys() - suites
+    assert not now.done.keys() & set(now.remaining)
     assert now.done["quickstart-text"] == ["quickstart"]
 
 
@@ -29,7 +29,7 @@ def test_a_smaller_run_leaves_the_experiment_to_be_done(run: Run, results: Path)
         recorded.write(found.model_copy(update={"command": command}), "new")
         now = progress.progress()
         assert ("lora" in now.done) == done
-        assert ("lora" in now.left) == ("lora" in now.smaller) == (not done)
+        assert ("lora" in now.remaining) == ("lora" in now.smaller) == (not done)
 
 
 def test_the_cheapest_comes_first_and_weights_before_their_use(
