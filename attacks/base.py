@@ -182,6 +182,8 @@ class Attack:
         grouping: the observations of one call, unless an option changes that, see ``grouped_by``: a
             single one, all of one broadcast model, all of one client by round, or all there are, by
             round and client.
+        uses: of what a declared defense does to an update, what the adaptive form makes use of;
+            None for whatever it does.
         adaptive: whether it uses the surrogate of the declared defense.
 
     Example:
@@ -215,6 +217,7 @@ class Attack:
     infers: ClassVar[Inferred] = "rows"
     estimates: ClassVar[frozenset[Distortion]] = frozenset()
     learned_once: ClassVar[bool] = False
+    uses: ClassVar[frozenset[Distortion] | None] = None
 
     @property
     def is_adaptive(self) -> bool:

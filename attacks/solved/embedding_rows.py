@@ -71,6 +71,7 @@ class EmbeddingRows(Attack):
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     estimates: ClassVar[frozenset[Distortion]] = frozenset({"noise"})
+    uses: ClassVar[frozenset[Distortion] | None] = frozenset({"scale", "noise"})
     threshold: Annotated[float, Field(gt=0)] = 5.0
     adaptive: bool = field(default=False, metadata=LATER)
 

@@ -32,6 +32,7 @@ from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
 from fedsim.build import LATER
 from fedsim.capture import Observation
+from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
@@ -81,6 +82,7 @@ class Spear(Attack):
 
     title: ClassVar[str] = "SPEAR"
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
+    uses: ClassVar[frozenset[Distortion] | None] = frozenset({"inputs"})
 
     samples: Annotated[int, Field(ge=1)] = 1_000_000
     adaptive: bool = field(default=False, metadata=LATER)

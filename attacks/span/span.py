@@ -80,6 +80,7 @@ class Span(Attack):
     estimates: ClassVar[frozenset[Distortion]] = frozenset(
         {"scale", "noise", "sparsity", "sign", "rounding"}
     )
+    uses: ClassVar[frozenset[Distortion] | None] = frozenset({"inputs"})
 
     beam: Annotated[int, Field(ge=1)] = 256
     starts: Annotated[int, Field(ge=1)] = 40

@@ -47,6 +47,11 @@ class BaselineComparison:
         )
 
     @property
+    def beats(self) -> bool:
+        """Whether the attack is surely above some baseline by the smallest effect."""
+        return any(self._above(lead) for known in self.against.values() for lead in known.values())
+
+    @property
     def within(self) -> bool:
         """Whether the lead over some baseline is surely below the smallest effect, on one metric.
 
@@ -78,6 +83,13 @@ class BaselineComparison:
             self.against, key=lambda name: sum(map(self._above, self.against[name].values()))
         )
         return self._reason(metric, self.against[metric])
+
+    def reason_of(self, attack: Scored) -> Reason:
+        """That the attack, compared on the victims that it did not refuse, may leak these."""
+        leads = [lead.mean for known in self.against.values() for lead in known.values()]
+        of, refused = float(len(attack.values)), float(len(attack.refused))
+        numbers = {"of": of, "victims": of - refused} | ({"mean": min(leads)} if leads else {})
+        return Reason(kind="answered", attack=self.attacker, numbers=numbers)
 
     def _reason(self, metric: str, known: Mapping[str, Difference]) -> Reason:
         lacking = [kind for kind in NULLS if kind not in known]
@@ -134,6 +146,24 @@ def compared(
             )
             comparisons.append(BaselineComparison(name, against, smallest, rule.clients, whole))
     return comparisons
+
+
+def answered(
+    here: Mapping[str, Sequence[Scored]], by: Sequence[str], rule: VerdictRule, smallest: float
+) -> list[BaselineComparison]:
+    """As ``compared``, on the victims that an attack did not refuse, where it refused some.
+
+    Blind guesses in the place of refused victims would hide a lead over the others. An attack that
+    refused most counts only where it is surely above a baseline.
+    """
+    tried = {a.attacker for m in by for a in here[m] if is_attack(a) and a.refused and a.tried}
+    some = {a.attacker for m in by for a in here[m] if is_attack(a) and a.refused}
+    without = {m: [a.answered if is_attack(a) else a for a in here[m]] for m in by}
+    return [
+        match
+        for match in compared(without, by, rule, smallest)
+        if match.attacker in tried or (match.attacker in some and match.beats)
+    ]
 
 
 def leaking_rounds(

@@ -36,12 +36,16 @@ Kind: TypeAlias = Literal[
     "recovered",
     "exact",
     "round",
+    "answered",
+    "members",
+    "contradiction",
     "failed",
     "unfinished",
     "exhausted",
     "interrupted",
     "no_adaptive",
     "no_control",
+    "foreign_control",
     "hardly_tested",
     "skipped",
 ]
@@ -55,6 +59,7 @@ class Reason(Data):
         attack: the attack that it is about; None for all.
         baseline: the null baseline that it is about.
         metric: the metric that it is about.
+        setting: the setting that it is about, if that is another one.
         numbers: by name, such as ``clients`` and ``needed``.
     """
 
@@ -62,6 +67,7 @@ class Reason(Data):
     attack: AttackKey | None = None
     baseline: str = ""
     metric: str = ""
+    setting: str = ""
     numbers: dict[str, float] = Field(default_factory=dict)
 
 
@@ -73,7 +79,7 @@ class Clients(Data):
         of: number of attacked clients.
         examples: number of their examples that passed.
         low: the share of clients is at least this, at 95 % (Clopper and Pearson, one-sided).
-        high: and at most this.
+        high: and at most this, from those that some attack did not refuse.
     """
 
     hit: int

@@ -46,15 +46,13 @@ def oblivious_twin(attacker: AttackKey, others: Iterable[AttackKey]) -> AttackKe
     """The oblivious variant of an adaptive attack, its other options equal; None without one."""
     if not attacker.adaptive:
         return None
-    mine = attacker.attack, _shared_options(attacker)
-    return next(
-        (
-            other
-            for other in others
-            if not other.adaptive and (other.attack, _shared_options(other)) == mine
-        ),
-        None,
-    )
+    plain = (other for other in others if not other.adaptive)
+    return next((other for other in plain if same_search(attacker, other)), None)
+
+
+def same_search(attacker: AttackKey, other: AttackKey) -> bool:
+    """Whether two attacks are one but for being adapted to the defense or not."""
+    return attacker.attack == other.attack and _shared_options(attacker) == _shared_options(other)
 
 
 def _shared_options(attacker: AttackKey) -> str:

@@ -77,7 +77,7 @@ def _tested(scores: pd.DataFrame, metric: str) -> set[DefenseInSetting]:
     return {
         attack.place
         for attack in _attacks(scores, metric)
-        if (attack.place, attack.attacker) in ran and 2 * len(attack.refused) <= len(attack.values)
+        if (attack.place, attack.attacker) in ran and attack.tried
     }
 
 
@@ -93,10 +93,16 @@ def _lost(scores: pd.DataFrame) -> Iterator[str]:
 
 def _over(attack: Scored, limit: ScoreLimit, compare: Compared) -> str:
     """Why an attack is over a limit; empty if it is not."""
-    value = _number(attack, limit.most, compare)
+    parts = [attack]
+    if compare == "bound":  # blind guesses at refused victims may hide what the others leak
+        parts.append(attack.answered)
+    numbers = [_number(part, limit.most, compare) for part in parts]
+    known = [number for number in numbers if number is not None]
+    whole = len(known) == len(numbers) or not attack.tried
+    value = (max if limit.most else min)(known) if known and whole else None
     what = f"{attack.attacker.attack} {where(attack.place)}: {limit.metric}"
     if value is None:
-        if 2 * len(attack.refused) > len(attack.values):  # mostly the blind guess
+        if not attack.tried:  # mostly the blind guess
             return ""
         why = "clients are too few, or too much alike, for a bound"
         return f"{what} {attack.mean:.3g}, and {why}: pass --compare mean"

@@ -9,7 +9,7 @@ from experiments.analysis.evidence import Clients
 from experiments.analysis.findings import THRESHOLDS
 from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored, is_attack
-from experiments.analysis.statistics import clopper_pearson
+from experiments.analysis.statistics import Ends, clopper_pearson
 from experiments.stages.coverage import EXACT, EXACT_PSNR
 from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, Modality
 
@@ -51,8 +51,8 @@ class Hits:
         """Whether clients gained outnumber clients lost beyond chance: the exact sign test."""
         from scipy.stats import binomtest
 
-        more = len(owners(self.gained) - owners(self.blind - self.hit))
-        less = len(owners(self.blind - self.hit) - owners(self.gained))
+        lost = self.blind - self.hit
+        more, less = _apart(self.gained, lost), _apart(lost, self.gained)
         if not more or not self.compared:
             return False
         p = binomtest(more, more + less, alternative="greater").pvalue
@@ -62,6 +62,19 @@ class Hits:
 def owners(victims: Iterable[VictimKey]) -> frozenset[int]:
     """The clients whose examples these are."""
     return frozenset(victim.owner for victim in victims)
+
+
+def independent(victims: Iterable[VictimKey]) -> int:
+    """Number of their clients, or of their rows if these are fewer: clients may hold the same."""
+    known = list(victims)
+    rows = {victim.row if victim.row >= 0 else victim for victim in known}
+    return min(len(owners(known)), len(rows))
+
+
+def _apart(victims: Iterable[VictimKey], others: Iterable[VictimKey]) -> int:
+    """Independent victims of clients without any of the others."""
+    shared = owners(others)
+    return independent(victim for victim in victims if victim.owner not in shared)
 
 
 def exact_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> list[Hits]:
@@ -99,11 +112,25 @@ def verbatim(hits: Hits, comparisons: int) -> frozenset[VictimKey]:
     return hits.hit & hits.certified
 
 
-def counted(victims: Collection[VictimKey], clients: int) -> Clients:
-    """These victims as a share of the clients."""
+def counted(
+    victims: Collection[VictimKey], of: Collection[VictimKey], answered: Collection[VictimKey]
+) -> Clients:
+    """The clients of these victims as a share of all clients.
+
+    Args:
+        victims: on which an attack passed.
+        of: all victims; the share is at least that of their clients.
+        answered: those that some attack did not refuse; it is at most that of their clients.
+    """
     hit = len(owners(victims))
-    low, high = clopper_pearson(hit, clients, error=0.1)  # each end one-sided at 95 %
-    return Clients(hit=hit, of=clients, examples=len(victims), low=low, high=high)
+    low, high = _ends(hit, of)[0], _ends(hit, answered)[1]
+    return Clients(hit=hit, of=len(owners(of)), examples=len(victims), low=low, high=high)
+
+
+def _ends(hit: int, victims: Collection[VictimKey]) -> Ends:
+    """Interval of the share of clients, each end one-sided at 95 %."""
+    trials = independent(victims)
+    return clopper_pearson(hit * trials / max(len(owners(victims)), 1), trials, error=0.1)
 
 
 def _hits(known: Sequence[Scored], bar: float, sign: float) -> list[Hits]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.analysis.evidence import Certified, Gap, NullCalls, SectionEvidence, Verdict
 from experiments.analysis.frames import ATTACK, PLACE, attacked
-from experiments.analysis.gaps import adaptive_gaps, gap_of
+from experiments.analysis.gaps import adaptive_gaps, gap_of, same_search
 from experiments.analysis.keys import DefenseInSetting, undefended
 from experiments.analysis.membership import Finding
 from experiments.analysis.paired import Scored, Values, difference, scored
@@ -46,7 +46,7 @@ def evidence(
     main = by_metric[MAIN[modality]]
     attacks = [candidate for candidate in main if candidate.control == "none"]
 
-    def judged(place: DefenseInSetting, working: Collection[AttackKey]) -> Verdict:
+    def judged(place: DefenseInSetting, working: Mapping[AttackKey, str]) -> Verdict:
         return judge(
             place,
             parts[place],
@@ -58,9 +58,14 @@ def evidence(
             bounded=place in bounded,
         )
 
-    bases = [place for place in parts if place.defense == "none"]
-    working = {attacker for place in bases for attacker in judged(place, ()).beating}
-    verdicts = tuple(judged(place, working) for place in parts)
+    beating = {
+        place.setting: judged(place, {}).beating for place in parts if place.defense == "none"
+    }
+    tried = {
+        place.setting: [attack.attacker for attack in attacks if attack.place == place]
+        for place in undefended(parts).values()
+    }
+    verdicts = tuple(judged(place, _working(place.setting, beating, tried)) for place in parts)
     line = points(verdicts, attacks, utility)
     return SectionEvidence(
         verdicts=verdicts,
@@ -77,6 +82,30 @@ def evidence(
         at_loss=tuple(at_loss(line)),
         equal_utility=tuple(equal_utility(line)),
     )
+
+
+def _working(
+    setting: str,
+    beating: Mapping[str, Collection[AttackKey]],
+    tried: Mapping[str, Collection[AttackKey]],
+) -> dict[AttackKey, str]:
+    """Attacks that are shown to leak undefended victims, and the setting that shows it.
+
+    That of another setting counts only for an attack that was not run in this one, in any variant.
+
+    Args:
+        setting: of the verdict.
+        beating: setting -> attacks that leak undefended victims.
+        tried: setting -> attacks on undefended victims.
+    """
+    own = beating.get(setting, ())
+    others = {
+        attacker: other
+        for other, attackers in beating.items()
+        for attacker in attackers
+        if not any(same_search(attacker, here) for here in tried.get(setting, ()))
+    }
+    return others | dict.fromkeys(own, setting)
 
 
 def _against_none(verdicts: Iterable[Verdict], attacks: Sequence[Scored]) -> Iterator[Gap]:

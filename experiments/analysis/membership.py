@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
-from experiments.analysis.statistics import mean, paired_difference
+import numpy as np
+
+from experiments.analysis.statistics import Estimate, mean, paired_difference
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title, told_apart
 from fedsim.cell import CellConfig
 from fedsim.files import Record
-from fedsim.records import OTHER_CLIENT, ScoreRow
+from fedsim.records import OTHER_CLIENT, SECOND_CLIENT, AttackKey, ScoreRow
 
 METRICS = {
     "membership_auc": "AUC",
@@ -29,7 +31,7 @@ SEEN = "the update"
 """What the attack itself was given, as opposed to the controls."""
 _CHANCE = {"membership_auc": 0.5, "membership_tpr_1": 0.01, "membership_tpr_01": 0.001}
 """Metric -> its mean for a guess. Members leak if one of the three is surely above a guess."""
-_ROUTES = 2
+_ROUTES = 3
 """Ways of being above a guess, see ``_tells``, which share the error."""
 
 
@@ -39,7 +41,8 @@ class Finding(Record):
     Attributes:
         round: None for all rounds together.
         n: members, or updates where properties are inferred.
-        guessed: those of them whose job failed or was cut short, which count as a blind guess.
+        lost: those of them whose job failed or was cut short; without scores they count as a
+            blind guess.
         tells: whether an AUC or TPR lies above that of a guess, at an error of 2.5 % that the
             three share with all attacks on the defense, see ``_tells``.
     """
@@ -51,7 +54,7 @@ class Finding(Record):
     round: int | None
     metric: str
     n: int
-    guessed: int
+    lost: int
     clients: int
     mean: float
     low: float | None
@@ -65,9 +68,9 @@ class Finding(Record):
         return f"{show(self.mean, '1')}{interval}"
 
     @property
-    def blind(self) -> str:
-        """How many count as a blind guess, if any."""
-        return f", {self.guessed} of which count as guesses" if self.guessed else ""
+    def cut(self) -> str:
+        """How many are of jobs that failed or were cut short, if any."""
+        return f", {self.lost} of jobs that failed or were cut short" if self.lost else ""
 
     def text(self) -> str:
         """One line."""
@@ -76,7 +79,7 @@ class Finding(Record):
         what = "members" if self.metric.startswith("membership") else "updates"
         return (
             f"{where}{self.defense}; {self.attack}; {when}{self.control}: "
-            f"{METRICS[self.metric]} {self.number}, {self.n} {what}{self.blind}"
+            f"{METRICS[self.metric]} {self.number}, {self.n} {what}{self.cut}"
         )
 
 
@@ -85,6 +88,7 @@ class _Member(NamedTuple):
     round: int
     client: int
     example: int
+    row: int
 
 
 class _Group(NamedTuple):
@@ -101,8 +105,8 @@ def inferred(
 ) -> list[Finding]:
     """Means over the rows of ``membership.parquet`` or ``properties.parquet``, of clients only.
 
-    Jobs without scores count as guessing at random. Where several rounds were captured, each round
-    follows all rounds together.
+    Failed jobs count as guessing at random, and those that refused not at all. Where several rounds
+    were captured, each round follows all rounds together.
 
     Args:
         rows: those of cells in ``settings``.
@@ -110,12 +114,10 @@ def inferred(
         cells: by name; how many fresh rows a cell has decides what a guess may reach.
     """
     inferring = [
-        row
-        for row in rows
-        if row.value is not None and row.probe == "none" and row.control != "second_client"
+        row for row in tried(rows) if row.value is not None and row.control != SECOND_CLIENT
     ]
     attacks = {row.attack_key for row in inferring}
-    names = {attack: told_apart(attack, attacks) for attack in attacks}
+    names = labels(rows)
     groups: dict[_Group, list[ScoreRow]] = defaultdict(list)
     for row in inferring:
         control = SEEN if row.control == "none" else title(row.control)
@@ -135,6 +137,17 @@ def inferred(
     ]
 
 
+def tried(rows: Iterable[ScoreRow]) -> list[ScoreRow]:
+    """The rows of clients, not of probes."""
+    return [row for row in rows if row.probe == "none"]
+
+
+def labels(rows: Iterable[ScoreRow]) -> dict[AttackKey, str]:
+    """Attack -> its printed name, which tells it from the others."""
+    attacks = {row.attack_key for row in tried(rows)}
+    return {attack: told_apart(attack, attacks) for attack in attacks}
+
+
 def _rounds(rows: Sequence[ScoreRow], settings: Mapping[str, str], setting: str) -> set[int]:
     return {row.round for row in rows if settings[row.cell] == setting}
 
@@ -146,28 +159,38 @@ def _finding(
     cells: Mapping[str, CellConfig],
     attacks: int,
 ) -> Finding:
-    known = mean([row.value for row in rows if row.value is not None], [row.client for row in rows])
+    values = _values(rows)
+    known = _mean(values, 1)
     fresh = min(cells[row.cell].candidates.fresh for row in rows)
     comparisons = attacks * len(_CHANCE) * _ROUTES
     return Finding(
         **group._asdict(),
         n=known.n,
-        guessed=sum(row.status != "done" for row in rows),
+        lost=sum(row.status != "done" for row in rows),
         clients=known.clusters,
         mean=known.mean,
         low=known.low,
         high=known.high,
         tells=group.metric in _CHANCE
-        and _tells(group.metric, _values(rows), _values(other), fresh, comparisons),
+        and _tells(group.metric, values, _values(other), fresh, comparisons),
     )
 
 
 def _values(rows: Sequence[ScoreRow]) -> dict[_Member, float]:
     return {
-        _Member(row.cell, row.round, row.client, row.example): row.value
+        _Member(row.cell, row.round, row.client, row.example, _number(row)): row.value
         for row in rows
         if row.value is not None
     }
+
+
+def _number(row: ScoreRow) -> int:
+    return -1 if row.row is None else row.row
+
+
+def _mean(values: Mapping[_Member, float], comparisons: int) -> Estimate:
+    clients, rows = ([getattr(member, name) for member in values] for name in ("client", "row"))
+    return mean([*values.values()], clients, comparisons=comparisons, rows=rows)
 
 
 def _tells(
@@ -177,7 +200,7 @@ def _tells(
     fresh: int,
     comparisons: int,
 ) -> bool:
-    """Whether members are told for sure, in one of two ways.
+    """Whether members are told for sure, in one of three ways.
 
     The update tells them: they are ranked above chance, and higher than by another client's update,
     paired. Or the weights do, as after some rounds of training: they are ranked above what a blind
@@ -185,23 +208,45 @@ def _tells(
     to be ranked low by an attack that reads no update, all members are told together, however many
     clients there are. That AUC is a mean of F uniform numbers, and the share of the fresh rows
     that a threshold at rate r of F rows really passes has the distribution
-    Beta(floor(r (F + 1)), F + 1 - floor(r (F + 1))).
+    Beta(floor(r (F + 1)), F + 1 - floor(r (F + 1))). Or clients are too few or too much alike for
+    that interval, as where all members are ranked first: then by Mann and Whitney's rank test of
+    one member a client among the fresh rows, whose AUC scatters more than that of all its members.
     """
-    ordered = list(values)
-    low = mean([*values.values()], [m.client for m in ordered], comparisons=comparisons).low
+    whole, error = _mean(values, comparisons), 0.025 / comparisons
+    if metric == "membership_auc" and _by_ranks(whole, fresh) <= error:
+        return True
+    low = whole.low
     if low is None or low <= _CHANCE[metric]:
         return False
-    both = [member for member in ordered if member in other]
+    both = [member for member in values if member in other]
     if both:
         between = paired_difference(
             [values[member] for member in both],
             [other[member] for member in both],
             [member.client for member in both],
             comparisons=comparisons,
+            rows=[member.row for member in both],
         )
         if between.low is not None and between.low > 0:
             return True
-    return low > _by_chance(metric, fresh, 0.025 / comparisons)
+    return low > _by_chance(metric, fresh, error)
+
+
+def _by_ranks(whole: Estimate, fresh: int) -> float:
+    """Probability of such an AUC or a higher one, if each client had one member ranked by chance.
+
+    Exact for up to eight clients, beyond by the normal approximation.
+    """
+    from scipy.stats import mannwhitneyu
+
+    if not fresh:
+        return 1.0
+    below, more = divmod(math.floor(whole.mean * whole.clusters * fresh + 1e-9), whole.clusters)
+    members = [below + (turn < more) + 0.5 for turn in range(whole.clusters)]
+    ranks = np.arange(1.0, fresh + 1)
+    exact: Literal["exact", "asymptotic"] = "exact" if whole.clusters <= 8 else "asymptotic"
+    test = mannwhitneyu(np.array(members), ranks, alternative="greater", method=exact)
+    return float(test.pvalue)
 
 
 def _by_chance(metric: str, fresh: int, error: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from statistics import fmean
 from typing import TypeAlias
@@ -41,6 +41,17 @@ class Scored:
     def mean(self) -> float:
         """Mean over all victims."""
         return fmean(self.values.values())
+
+    @property
+    def answered(self) -> Scored:
+        """The same without the victims that it refused."""
+        values = {victim: x for victim, x in self.values.items() if victim not in self.refused}
+        return replace(self, values=values, refused=frozenset())
+
+    @property
+    def tried(self) -> bool:
+        """Whether it refused no more than half of the victims."""
+        return 2 * len(self.refused) <= len(self.values)
 
 
 def is_attack(candidate: Scored) -> bool:
@@ -96,13 +107,15 @@ def difference(
         [victim.owner for victim in both],
         comparisons=comparisons,
         fewest=fewest,
+        rows=[victim.row for victim in both],
     )
 
 
 def estimate(values: Values) -> Estimate:
     """Mean with its 95 % interval, clustered by client."""
     ordered = sorted(values)
-    return mean([values[victim] for victim in ordered], [victim.owner for victim in ordered])
+    clients, rows = ([getattr(v, name) for v in ordered] for name in ("owner", "row"))
+    return mean([values[victim] for victim in ordered], clients, rows=rows)
 
 
 def portfolio(attacks: Sequence[Scored]) -> Values:

@@ -7,11 +7,15 @@ scores (``tests/experiments/analysis/test_coverage.py``):
 - where half of the clients or more score alike at an end of the scale, as exact attacks do that
   hit or miss, and for hits of fewer clients: Clopper and Pearson's, which covers .95 or more;
 - otherwise none: too few clients.
+
+Where clients hold the same row, neither clients nor rows are independent: the interval is then the
+outer one of that over clients and that over rows.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -47,7 +51,7 @@ class Estimate(Record):
 
     Attributes:
         n: number of examples.
-        clusters: number of clients that own them.
+        clusters: number of clients that own them, or of their rows if these are fewer.
         low: lower end of the interval; None if there are too few clients for one.
         high: upper end of the interval.
         interval_of: what counts as independent: ``clients``; ``examples`` if all belong to one
@@ -104,6 +108,7 @@ def summary(
     *,
     better: Direction,
     threshold: float | None = None,
+    rows: npt.ArrayLike | None = None,
 ) -> Summary:
     """Summarise one score per example.
 
@@ -112,26 +117,33 @@ def summary(
         clusters: the client of each example, numbers or names, ``(example,)``.
         better: direction that the attacker wants.
         threshold: examples at the threshold or on the attacker's side of it count as leaked.
+        rows: number of each example's row, below 0 if it is not known; examples of one row count
+            as such whoever holds it. None if no row is known.
 
     Raises:
         ConfigError: there are no values, one is not finite, or the lengths differ.
     """
-    scores, members = _checked(values, clusters)
+    scores, members, same = _checked(values, clusters, rows)
     leaked_first = np.sort(scores)[:: -1 if better == "higher" else 1]
     return Summary(
-        **mean(values, clusters).model_dump(),
+        **mean(values, clusters, rows=rows).model_dump(),
         median=float(np.median(scores)),
         worst=float(leaked_first[: math.ceil(len(scores) / 10)].mean()),
-        share=None if threshold is None else _share(scores, members, better, threshold),
+        share=None if threshold is None else _share(scores, members, same, better, threshold),
     )
 
 
-def mean(values: npt.ArrayLike, clusters: npt.ArrayLike, *, comparisons: int = 1) -> Estimate:
-    """Mean with its interval at level 1 - 0.05 / ``comparisons``; errors as in ``summary``."""
-    scores, members = _checked(values, clusters)
-    groups = members if members.max() > 0 else np.arange(len(scores))
-    ends = _interval(scores, groups, 0.05 / comparisons, FEW)
-    return Estimate(**_described(scores, members, ends))
+def mean(
+    values: npt.ArrayLike,
+    clusters: npt.ArrayLike,
+    *,
+    comparisons: int = 1,
+    rows: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Mean with its interval at level 1 - 0.05 / ``comparisons``; the rest as in ``summary``."""
+    scores, members, same = _checked(values, clusters, rows)
+    ends = _outer(scores, _groupings(members, same), 0.05 / comparisons, FEW)
+    return Estimate(**_described(scores, members, same, ends))
 
 
 def paired_difference(
@@ -141,6 +153,7 @@ def paired_difference(
     *,
     comparisons: int = 1,
     fewest: int = FEW,
+    rows: npt.ArrayLike | None = None,
 ) -> Difference:
     """Mean of ``a - b`` over the same examples, with its interval clustered by client.
 
@@ -153,15 +166,15 @@ def paired_difference(
         clusters: client of each example.
         comparisons: number of differences that share the error of 5 % (Bonferroni).
         fewest: clusters that a t interval takes; fewer than ``FEW`` for scores known to be normal.
+        rows: as in ``summary``.
     """
-    first, members = _checked(a, clusters)
-    second, _ = _checked(b, clusters)
+    first, members, same = _checked(a, clusters, rows)
+    second, *_ = _checked(b, clusters, rows)
     differences = first - second
-    groups = members if members.max() > 0 else np.arange(len(differences))
-    error = 0.05 / comparisons
+    groupings, error = _groupings(members, same), 0.05 / comparisons
     bounded = bool(min(first.min(), second.min()) >= 0 and max(first.max(), second.max()) <= 1)
-    ends = _interval(differences, groups, error, fewest, bounded=bounded)
-    return Difference(**_described(differences, members, ends), level=1 - error)
+    ends = _outer(differences, groupings, error, fewest, bounded=bounded)
+    return Difference(**_described(differences, members, same, ends), level=1 - error)
 
 
 def clopper_pearson(successes: float, trials: int, error: float = 0.05) -> Ends:
@@ -182,7 +195,10 @@ def clopper_pearson(successes: float, trials: int, error: float = 0.05) -> Ends:
     return float(low), float(high)
 
 
-def _checked(values: npt.ArrayLike, clusters: npt.ArrayLike) -> tuple[Floats, Members]:
+def _checked(
+    values: npt.ArrayLike, clusters: npt.ArrayLike, rows: npt.ArrayLike | None
+) -> tuple[Floats, Members, Members]:
+    """The scores, their clients and their rows, both numbered from 0."""
     scores, owners = np.asarray(values, dtype=np.float64), np.asarray(clusters)
     if not scores.size:
         raise ConfigError("statistics: there are no values. Leave the empty group out.")
@@ -194,12 +210,27 @@ def _checked(values: npt.ArrayLike, clusters: npt.ArrayLike) -> tuple[Floats, Me
         raise ConfigError(
             f"statistics: value {wrong[0]} is {scores[wrong[0]]}. Use a metric with finite values."
         )
-    return scores, np.unique(owners, axis=0, return_inverse=True)[1].reshape(-1)
+    alone = -1 - np.arange(len(scores))
+    numbers = alone if rows is None else np.where(np.asarray(rows) < 0, alone, rows)
+    members, same = (
+        np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1) for keys in (owners, numbers)
+    )
+    return scores, members, same
 
 
-def _described(scores: Floats, members: Members, ends: Ends | None) -> dict[str, Any]:
+def _groupings(members: Members, same: Members) -> list[Members]:
+    """What counts as independent: clients, or rows if there is one client; both if they cross."""
+    if not members.max():
+        return [same]
+    holders = np.bincount(np.unique(np.stack([same, members]), axis=1)[0])
+    return [members, same] if holders.max() > 1 else [members]
+
+
+def _described(
+    scores: Floats, members: Members, same: Members, ends: Ends | None
+) -> dict[str, Any]:
     """The fields of an ``Estimate``."""
-    clusters = int(members.max()) + 1
+    clusters = min(int(members.max()), int(same.max())) + 1
     return {
         "n": len(scores),
         "clusters": clusters,
@@ -208,6 +239,22 @@ def _described(scores: Floats, members: Members, ends: Ends | None) -> dict[str,
         "high": ends[1] if ends else None,
         "interval_of": ("clients" if clusters > 1 else "examples") if ends else "none",
     }
+
+
+def _outer(
+    values: Floats,
+    groupings: Sequence[Members],
+    error: float,
+    fewest: int,
+    *,
+    bounded: bool | None = None,
+) -> Ends | None:
+    """The outer ends of ``_interval`` by each grouping; None where one has none."""
+    ends = [_interval(values, groups, error, fewest, bounded=bounded) for groups in groupings]
+    known = [pair for pair in ends if pair is not None]
+    if len(known) < len(ends):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
 
 
 def _interval(
@@ -337,9 +384,11 @@ def _hall(q: float, skew: float, k: int) -> float:
     return float(math.sqrt(k) * 3 / skew * (root - 1))
 
 
-def _share(scores: Floats, members: Members, better: Direction, threshold: float) -> Share:
+def _share(
+    scores: Floats, members: Members, same: Members, better: Direction, threshold: float
+) -> Share:
     leaked = (scores >= threshold if better == "higher" else scores <= threshold).astype(float)
-    groups = members if members.max() > 0 else np.arange(len(scores))
-    k, value = int(groups.max()) + 1, float(leaked.mean())
+    k = min(int(groups.max()) + 1 for groups in _groupings(members, same))
+    value = float(leaked.mean())
     low, high = clopper_pearson(value * k, k)
     return Share(threshold=threshold, value=value, low=low, high=high)

@@ -245,6 +245,7 @@ def _result(
         done[(done.status != "done") | (done.reason != "")].groupby(["status", "reason"]).size()
     )
     values, clients = known.value.to_numpy(float), known.client.to_numpy()
+    numbers = known.row.to_numpy(int)
     units = dict(zip(known.metric, known.unit, strict=True))
     by_metric = known.groupby("metric").indices
     by_round = known.groupby(["metric", "round"]).indices
@@ -253,6 +254,7 @@ def _result(
         interval = summary(
             values[where],
             clients[where],
+            rows=numbers[where],
             better=directions[metric],
             threshold=THRESHOLDS.get(metric),
         )

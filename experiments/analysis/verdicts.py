@@ -22,7 +22,7 @@ Intervals of m attacks are at level 1 - 0.05 / m, so that all hold together (Bon
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -30,6 +30,7 @@ import pandas as pd
 
 from experiments.analysis.comparison import (
     BaselineComparison,
+    answered,
     compared,
     leaking_rounds,
     merged,
@@ -62,6 +63,11 @@ LABELS = "label_accuracy"
 
 _RULE = VerdictRule()
 
+_NOTHING: Mapping[AttackKey, str] = {}
+_HIGH_AUC = 0.75
+"""Mean AUC, or true positive rate, that no word of holding stands beside, though the members are
+too few to show it. Beside four fresh rows a blind attack is above it in 4 % of the draws, above
+.625 in 20 % (the mean of four uniform numbers); at 1 nothing would be above it."""
 _MANY_LABELS = 0.5
 """Share of labels read beyond every baseline that no word of holding stands beside, though the
 clients are too few, or too much alike, to show it. Halved, chance keeps verdicts on five clients
@@ -75,20 +81,23 @@ class _Tested:
     Attributes:
         attacks: on the main metric.
         matches: each of them against its baselines.
-        words: the same by the words of the batch.
+        answered: the same on the victims that an attack did not refuse, where it refused some.
+        words: as ``matches``, by the words of the batch.
         labels: the same by the labels that attacks infer.
         rounds: rounds in which alone an attack leaks, which their mean may hide.
         exact: victims that came back exactly.
         recovered: victims that passed the threshold, by attack.
         returned: victims whose exact return counts as a leak.
         jobs: by status.
-        working: attacks that are known to work without a defense.
+        working: attacks that are known to work without a defense, and the setting that shows it.
+        members: what tells members best.
         bounded: whether no attack can gain the smallest effect.
     """
 
     place: DefenseInSetting
     attacks: Sequence[Scored]
     matches: Sequence[BaselineComparison]
+    answered: Sequence[BaselineComparison]
     words: Sequence[BaselineComparison]
     labels: Sequence[BaselineComparison]
     rounds: Sequence[Reason]
@@ -96,7 +105,8 @@ class _Tested:
     recovered: Sequence[Hits]
     returned: Mapping[AttackKey, frozenset[VictimKey]]
     jobs: Mapping[str, int]
-    working: Collection[AttackKey]
+    working: Mapping[AttackKey, str]
+    members: Finding | None
     bounded: bool
 
 
@@ -107,7 +117,7 @@ def judge(
     modality: Modality,
     *,
     rule: VerdictRule = _RULE,
-    working: Collection[AttackKey] = (),
+    working: Mapping[AttackKey, str] = _NOTHING,
     members: Finding | None = None,
     bounded: bool = False,
 ) -> Verdict:
@@ -119,8 +129,8 @@ def judge(
         scored_by_metric: metric -> values by attack, at least for ``metrics(modality)``.
         modality: decides the metrics.
         rule: the smallest effect that counts, and the fewest clients.
-        working: attacks that are shown to leak undefended victims of this setting or of another
-            one of the same task: the positive control.
+        working: attacks that are shown to leak undefended victims, and the setting of these: the
+            positive control.
         members: what tells members best.
         bounded: whether a bound on information rules out the smallest effect, by any attack.
     """
@@ -129,7 +139,7 @@ def judge(
         m: [candidate for candidate in scored_by_metric.get(m, ()) if candidate.place == place]
         for m in metrics(modality)
     }
-    tested = _tested(place, scores, here, modality, rule, working, bounded=bounded)
+    tested = _tested(place, scores, here, modality, rule, working, members, bounded=bounded)
     labels = tested.labels if any(match.leaks for match in tested.labels) else ()
     known = {attack.attacker: attack for attack in tested.attacks}
     beating = _beating(tested)
@@ -144,7 +154,7 @@ def judge(
     chosen = portfolio(tested.attacks)
     rows, grade = _rows(tested)
     telling = members if members is not None and members.tells else None
-    victims = {victim for attack in tested.attacks for victim in attack.values}
+    victims = _victims(tested.attacks)
     return Verdict(
         **place._asdict(),
         word=_word(rows, labels=bool(labels), members=telling is not None),
@@ -191,7 +201,8 @@ def _tested(
     here: Mapping[str, Sequence[Scored]],
     modality: Modality,
     rule: VerdictRule,
-    working: Collection[AttackKey],
+    working: Mapping[AttackKey, str],
+    members: Finding | None,
     *,
     bounded: bool,
 ) -> _Tested:
@@ -203,6 +214,7 @@ def _tested(
         place=place,
         attacks=[attack for attack in here[main] if is_attack(attack)],
         matches=matches,
+        answered=answered(here, (main,), rule, rule.smallest(modality)),
         words=compared(here, WORDS, rule, rule.rouge) if modality == "text" else [],
         labels=compared(here, (LABELS,), rule, rule.rouge),
         rounds=[*leaking_rounds(here[main], main, rule, rule.smallest(modality))],
@@ -211,6 +223,7 @@ def _tested(
         returned={hits.attacker: verbatim(hits, len(matches)) for hits in exact},
         jobs=by_status(jobs(rows[rows.attack != PRIOR_ONLY])),
         working=working,
+        members=members,
         bounded=bounded,
     )
 
@@ -237,14 +250,18 @@ def _beating(tested: _Tested) -> tuple[AttackKey, ...]:
     return tuple(dict.fromkeys(shown))
 
 
+def _victims(attacks: Iterable[Scored]) -> frozenset[VictimKey]:
+    return frozenset(victim for attack in attacks for victim in attack.values)
+
+
 def _clients(tested: _Tested, hits: Iterable[frozenset[VictimKey]]) -> Clients:
-    victims = {victim for attack in tested.attacks for victim in attack.values}
-    return counted(frozenset[VictimKey]().union(*hits), len(owners(victims)))
+    some = _victims(attack.answered for attack in tested.attacks)
+    return counted(frozenset[VictimKey]().union(*hits), _victims(tested.attacks), some)
 
 
 def _most(tested: _Tested, main: str) -> float | None:
     """The largest of the attacks' upper bounds; None if one has none."""
-    bounds = [match.most(main) for match in tested.matches]
+    bounds = [match.most(main) for match in (*tested.matches, *tested.answered)]
     known = [bound for bound in bounds if bound is not None]
     return max(known) if known and len(known) == len(bounds) else None
 
@@ -285,7 +302,11 @@ def _open(tested: _Tested) -> Iterator[Reason]:
     yield from merged(
         matched.reason for matched in (*tested.matches, *tested.words) if not matched.within
     )
+    known = {attack.attacker: attack for attack in tested.attacks}
+    yield from (m.reason_of(known[m.attacker]) for m in tested.answered if not m.within)
     yield from tested.rounds
+    if tested.members is not None and not tested.members.tells:
+        yield from _unsure(tested.members)
     for match in tested.labels:
         if not match.leaks and _over_labels(match) > _MANY_LABELS:
             yield match.reason
@@ -300,6 +321,13 @@ def _open(tested: _Tested) -> Iterator[Reason]:
             yield Reason(kind="exact", attack=hits.attacker, numbers=numbers)
     yield from _lost(tested.jobs)
     yield from _untried(tested)
+
+
+def _unsure(members: Finding) -> Iterator[Reason]:
+    """That members may be told, though it is not shown."""
+    if members.mean > _HIGH_AUC or members.lost:
+        numbers = {"mean": members.mean, "members": float(members.n), "lost": float(members.lost)}
+        yield Reason(kind="members", metric=members.metric, numbers=numbers)
 
 
 def _lost(jobs: Mapping[str, int]) -> Iterator[Reason]:
@@ -317,19 +345,28 @@ def _lost(jobs: Mapping[str, int]) -> Iterator[Reason]:
 
 def _untried(tested: _Tested) -> Iterator[Reason]:
     """Which attack is missing: one that works without a defense, and is adapted to the defense."""
-    ran = [attack for attack in tested.attacks if 2 * len(attack.refused) <= len(attack.values)]
-    if not ran:
+    if not any(attack.tried for attack in tested.attacks):
         yield Reason(kind="hardly_tested")
-        return
-    if tested.place.defense != "none":
-        options = tested.place.defense_options
-        ran = [hits for hits in ran if allows_for(hits.attacker, options)]
-        if not ran:
-            yield Reason(kind="no_adaptive")
-            return
-    tried = [hits.attacker for hits in ran]
-    if not any(hits in tested.working or oblivious_twin(hits, tested.working) for hits in tried):
+    elif not _fitting(tested):
+        yield Reason(kind="no_adaptive")
+    elif not _controls(tested):
         yield Reason(kind="no_control")
+
+
+def _fitting(tested: _Tested) -> list[AttackKey]:
+    """Attacks that tried the victims, under a defense those that are adapted to it."""
+    tried = [attack.attacker for attack in tested.attacks if attack.tried]
+    place = tested.place
+    return [
+        key for key in tried if place.defense == "none" or allows_for(key, place.defense_options)
+    ]
+
+
+def _controls(tested: _Tested) -> dict[AttackKey, str]:
+    """Those of them, or their oblivious variants, that work without a defense; by which setting."""
+    twins = ((key, oblivious_twin(key, tested.working)) for key in _fitting(tested))
+    shown = [key for pair in twins for key in pair if key is not None]
+    return {key: tested.working[key] for key in shown if key in tested.working}
 
 
 def _reasons(rows: Word, tested: _Tested) -> Iterator[Reason]:
@@ -349,7 +386,14 @@ def _reasons(rows: Word, tested: _Tested) -> Iterator[Reason]:
         return
     if rows == "not decided":
         yield from _open(tested)
+    elif rows == "no leak found":
+        foreign = _controls(tested)
+        if tested.place.setting not in foreign.values():
+            attack, setting = next(iter(foreign.items()))
+            yield Reason(kind="foreign_control", attack=attack, setting=setting)
     elif rows == "leaks":
+        if tested.bounded:
+            yield Reason(kind="contradiction")
         if not any(match.against[m] for match in tested.matches for m in match.against):
             yield Reason(kind="no_null")
         yield from (reason for reason in _lost(tested.jobs) if reason.kind != "failed")

@@ -59,6 +59,18 @@ class ReachedTarget(Data):
     blind: float | None
     bound: float | None = None
 
+    @property
+    def more_is_worse(self) -> bool:
+        """Whether a greater value is more leakage."""
+        return self.low <= self.high
+
+    @property
+    def contradictory(self) -> bool:
+        """Whether an attack is surely above what none can exceed."""
+        if self.bound is None:
+            return False
+        return self.low > self.bound if self.more_is_worse else self.low < self.bound
+
 
 class Tried(Data):
     """One strength.

@@ -4,7 +4,8 @@ At a strength clients are attacked in groups. After each group every attack and 
 from below and one from above, by ``experiments.decision.sequence``, and
 
 - it *leaks* once a lower bound is above a target, or any score is above a target of 0;
-- it *holds* once all upper bounds are below all targets;
+- it *holds* once all upper bounds are below all targets, also those of the clients that an attack
+  did not refuse;
 - it stays *open* if the clients run out first.
 
 Errors are shared so that all strengths together are wrong with at most the error asked for. Of a
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from experiments.decision.sequence import lower, upper
 from experiments.decision.targets import Target
@@ -25,13 +26,25 @@ from experiments.decision.targets import Target
 Word: TypeAlias = Literal["leaks", "holds", "open"]
 
 
+class Score(NamedTuple):
+    """What an attack got from one client, rescaled.
+
+    Attributes:
+        value: over all its examples, those that the attack refused counting as guessed blindly.
+        answered: over those that it did not refuse; None if there are none.
+    """
+
+    value: float
+    answered: float | None
+
+
 class Trial(Protocol):
     """Attacks at one strength."""
 
     def attack(
         self, attacks: Collection[str], clients: Sequence[int]
-    ) -> Mapping[str, Mapping[str, Sequence[float]]]:
-        """Attack further clients: attack -> target -> rescaled score of each client."""
+    ) -> Mapping[str, Mapping[str, Sequence[Score]]]:
+        """Attack further clients: attack -> target -> score of each client with rows of its own."""
 
     def faults(self) -> str:
         """What keeps an absence of leaks from being shown, such as failed jobs; else empty."""
@@ -96,18 +109,26 @@ class Decision:
 class _Scores:
     """Scores of one attack, by target."""
 
-    by_target: dict[str, list[float]] = field(default_factory=dict)
+    by_target: dict[str, list[Score]] = field(default_factory=dict)
 
     def bounds(self, errors: Errors) -> dict[str, MeanBounds]:
-        return {
-            name: MeanBounds(
-                len(scores),
-                sum(scores) / len(scores),
-                lower(scores, errors.leaks),
-                upper(scores, errors.holds),
-            )
-            for name, scores in self.by_target.items()
-        }
+        return {name: _bounds(scores, errors) for name, scores in self.by_target.items() if scores}
+
+
+def _bounds(scores: Sequence[Score], errors: Errors) -> MeanBounds:
+    """Bounds of one mean; the upper one is no lower than that of the clients not refused.
+
+    Blind guesses in the place of refused clients would hide what the others leak. An attack that
+    refused most says as much only where these surely leak.
+    """
+    values = [score.value for score in scores]
+    high = upper(values, errors.holds)
+    answered = [score.answered for score in scores if score.answered is not None]
+    if answered != values:
+        tried = 2 * len(answered) >= len(values)
+        beside = upper(answered, errors.holds) if tried else lower(answered, errors.leaks)
+        high = max(high, beside)
+    return MeanBounds(len(values), sum(values) / len(values), lower(values, errors.leaks), high)
 
 
 def decide(

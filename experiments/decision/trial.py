@@ -14,6 +14,7 @@ from experiments.analysis.findings import THRESHOLDS
 from experiments.analysis.gaps import oblivious_twin
 from experiments.analysis.hits import CLOSE, EXACT_METRIC
 from experiments.decision.plan import UNDEFENDED
+from experiments.decision.search import Score
 from experiments.decision.targets import SHARES, Target
 from experiments.plan.cells import Cell
 from experiments.plan.entries import Entry, allows_for, entries
@@ -33,8 +34,9 @@ class CellTrial:
     """Attacks at one strength, on the cells of all seeds: a client is the same one in each.
 
     A victim that an attack refused has the score of the blind guess, with which the attacker is
-    left. ``blind`` has that guess's rescaled scores by target and client. ``working`` are the
-    attacks that leak without a defense.
+    left. A row that several clients hold counts as that of the first. ``blind`` has the blind
+    guess's rescaled scores by target and client. ``working`` are the attacks that leak without a
+    defense.
     """
 
     cells: Sequence[Cell]
@@ -45,6 +47,7 @@ class CellTrial:
     _broken: set[tuple[str, str]] = field(default_factory=set)
     _guessable: bool = False
     _doubtful: bool = False
+    _holder: dict[int, int] = field(default_factory=dict)
     _ran: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -57,13 +60,13 @@ class CellTrial:
 
     def attack(
         self, attacks: Collection[str], clients: Sequence[int]
-    ) -> Mapping[str, Mapping[str, Sequence[float]]]:
+    ) -> Mapping[str, Mapping[str, Sequence[Score]]]:
         """Run the attacks, and score them."""
         labels = {*attacks, *(entry.label for entry in self._entries if _is_blind(entry))}
         for cell in self.cells:
             self.team.submit_some(cell, labels, clients)
         self.team.drain()
-        leakage: dict[str, dict[str, list[float]]] = {
+        leakage: dict[str, dict[str, list[Score]]] = {
             attack: {target.name: [] for target in self.targets} for attack in attacks
         }
         self._guessable |= any(map(self._comes_near, clients))
@@ -75,7 +78,7 @@ class CellTrial:
                         leakage[attack][target.name].append(_of_examples(target, values))
                 for entry in filter(_is_blind, self._entries):
                     if values := scores[entry.label][target.name]:
-                        self.blind[target.name][client] = _of_examples(target, values)
+                        self.blind[target.name][client] = _of_examples(target, values).value
         return leakage
 
     def faults(self) -> str:
@@ -87,29 +90,26 @@ class CellTrial:
         if self.cells[0].config.defense == (UNDEFENDED,):
             return ""
         ran = {label for label, done in self._ran.items() if 2 * sum(done) >= len(done)}
+        keys = [entry.key for entry in self._entries if entry.label in ran]
         options = json.dumps(self.cells[0].config.defense)
-        adapted = [
-            entry.key
-            for entry in self._entries
-            if entry.label in ran and allows_for(entry.key, options)
-        ]
-        if not adapted:
+        fitting = [key for key in keys if allows_for(key, options)]
+        if not fitting:
             return "no attack that is adapted to the defense was run"
         working = [entry.key for entry in self._entries if entry.label in self.working]
-        if any(key in working or oblivious_twin(key, working) for key in adapted):
+        if any(key in working or oblivious_twin(key, working) for key in fitting):
             return ""
         return "no attack that is adapted to the defense is shown to work without one"
 
     @property
     def controls(self) -> list[str]:
         """Labels of the attacks that allow for some defense, and of their oblivious variants."""
-        adapted = [entry.key for entry in self._entries if entry.adaptive or entry.estimates]
-        twins = [oblivious_twin(key, [entry.key for entry in self._entries]) for key in adapted]
-        return [entry.label for entry in self._entries if entry.key in (*adapted, *twins)]
+        fitting = [entry.key for entry in self._entries if entry.adaptive or entry.estimates]
+        twins = [oblivious_twin(key, [entry.key for entry in self._entries]) for key in fitting]
+        return [entry.label for entry in self._entries if entry.key in (*fitting, *twins)]
 
-    def _of_client(self, labels: Collection[str], client: int) -> dict[str, dict[str, list[float]]]:
-        """Attack -> target -> rescaled score of each example of the client."""
-        values_of: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    def _of_client(self, labels: Collection[str], client: int) -> dict[str, dict[str, list[Score]]]:
+        """Attack -> target -> score of each example that is the client's alone, or its first."""
+        values_of: dict[str, dict[str, list[Score]]] = defaultdict(lambda: defaultdict(list))
         chosen = [entry for entry in self._entries if entry.label in labels]
         for scorer in self._scorers:
             for key in scorer.victims.keys:
@@ -120,12 +120,20 @@ class CellTrial:
                 for label, examples in guessed.items():
                     for i, rows in enumerate(examples):
                         nothing = blind[i] if i < len(blind) else {}
+                        self._doubtful |= self._guessable and _came_back(rows, nothing)
+                        first = next(iter(rows.values()))
+                        again = self._is_again(first.row, client)
                         for target in self.targets:
                             value = _score(target, rows, nothing, guessable=self._guessable)
-                            if value is not None:
-                                values_of[label][target.name].append(value)
-                        self._doubtful |= self._guessable and _came_back(rows, nothing)
+                            counts = not again or (value and not target.limit)
+                            if value is not None and counts:
+                                answered = None if first.unscored else value
+                                values_of[label][target.name].append(Score(value, answered))
         return values_of
+
+    def _is_again(self, row: int | None, client: int) -> bool:
+        """Whether another client held this row before, so that only a hit of it counts."""
+        return row is not None and self._holder.setdefault(row, client) != client
 
     def _comes_near(self, client: int) -> bool:
         """Whether the blind guess at a client is so good that it may hit another by chance."""
@@ -170,9 +178,11 @@ def _is_blind(entry: Entry) -> bool:
     return entry.key.attack == PRIOR_ONLY
 
 
-def _of_examples(target: Target, scores: Sequence[float]) -> float:
+def _of_examples(target: Target, scores: Sequence[Score]) -> Score:
     """A client's score: the mean of its examples, or whether one of them was hit."""
-    return max(scores) if target.name in SHARES else fmean(scores)
+    pooled = max if target.name in SHARES else fmean
+    answered = [score.answered for score in scores if score.answered is not None]
+    return Score(pooled([score.value for score in scores]), pooled(answered) if answered else None)
 
 
 def _came_back(rows: Guessed, blind: Guessed) -> bool:

@@ -138,6 +138,14 @@ def notes(answer: Answer) -> Iterator[str]:
                 f"A guess that sees no update reaches {measured(reached.target, reached.blind)} "
                 f"of {reached.target} itself, so that no defense can hold {target.text()}."
             )
+    every = (answer.undefended, *(trial for family in answer.families for trial in family.tried))
+    for name, reached in ((trial.name, reached) for trial in every for reached in trial.reached):
+        if reached.contradictory:
+            yield (
+                f"CONTRADICTION: under {name} {reached.target} is surely "
+                f"{_beyond(reached, reached.low)}, and by what its noise leaves it should be "
+                f"{_within(reached, reached.bound)}: an assumption or a number is wrong."
+            )
     yield (
         f"{answer.jobs:,} attacks on captures were run; every strength on every client would be "
         f"{answer.grid:,}."
@@ -219,18 +227,14 @@ def _price(family: FamilyAnswer) -> str:
     return f", {'and costs' if sure else 'at a cost not told from none:'} {_lost(family)}"
 
 
-def _within(reached: ReachedTarget, value: float) -> str:
-    side = "at most" if _more_is_worse(reached) else "at least"
+def _within(reached: ReachedTarget, value: float | None) -> str:
+    side = "at most" if reached.more_is_worse else "at least"
     return f"{side} {measured(reached.target, value)}"
 
 
 def _beyond(reached: ReachedTarget, value: float) -> str:
-    side = "at least" if _more_is_worse(reached) else "at most"
+    side = "at least" if reached.more_is_worse else "at most"
     return f"{side} {measured(reached.target, value)}"
-
-
-def _more_is_worse(reached: ReachedTarget) -> bool:
-    return reached.low <= reached.high
 
 
 def _text(value: Value) -> str:

@@ -59,13 +59,14 @@ class Compiler:
             StoreError: the run is not reported.
         """
         known = self._provenance
+        attacks = tuple(register(self.run, self._sections, known))
         return EvidenceRecord(
             name=self.run.plan.name,
             made=self.today.isoformat(),
             review=self.review.isoformat(),
             systems=tuple(map(self._system, self._sections)),
-            attacks=tuple(register(self.run, self._sections, known)),
-            untried=tuple(untried(self.run, self._sections)),
+            attacks=attacks,
+            untried=tuple(untried(self.run, self._sections, attacks)),
             conclusions=tuple(c for section in self._sections for c in _conclusions(section)),
             persons=tuple(p for section in self._sections for p in _persons(section)),
             privacy=tuple(privacy_cards(self.run, self._sections)),
@@ -120,12 +121,11 @@ class Compiler:
         """What the numbers leave open; nothing here is a judgement of harm."""
         for section in self._sections:
             for verdict in section.evidence.verdicts:
-                if verdict.word not in ("no leak found", "holds by bound"):
-                    where = _where(section, verdict)
-                    yield Risk(risk=_open(verdict), source=f"verdict on {where}")
-                elif verdict.clients:
+                where = _where(section, verdict)
+                for risk in _open(verdict):
+                    yield Risk(risk=risk, source=f"verdict on {where}")
+                if verdict.rows in ("no leak found", "holds by bound") and verdict.clients:
                     share = share_bound(verdict.verbatim)
-                    where = _where(section, verdict)
                     yield Risk(
                         risk=f"Up to {share} of clients may have an example that comes back "
                         "exactly: no more were attacked.",
@@ -134,7 +134,7 @@ class Compiler:
                 if lost := sum(verdict.jobs[status] for status in LOST):
                     yield Risk(
                         risk=f"{lost} attacks failed or were cut short.",
-                        source=f"register, {_where(section, verdict)}",
+                        source=f"register, {where}",
                     )
         yield Risk(
             risk="A stronger attack, or an attacker who knows more, may succeed where these fail.",
@@ -147,13 +147,14 @@ class Compiler:
         )
 
 
-def _open(verdict: Verdict) -> str:
-    if verdict.word == "not decided":
-        return "It is not decided whether private rows leak."
-    if verdict.word == "not attacked":
-        return "Whether private rows leak was not tested."
-    grade = f", {verdict.grade}" if verdict.grade else ""
-    return f"{verdict.word.capitalize()}{grade}."
+def _open(verdict: Verdict) -> Iterator[str]:
+    if verdict.word in ("leaks", "labels leak", "members leak"):
+        grade = f", {verdict.grade}" if verdict.grade else ""
+        yield f"{verdict.word.capitalize()}{grade}."
+    if verdict.rows == "not decided":
+        yield "It is not decided whether private rows leak."
+    if verdict.rows == "not attacked":
+        yield "Whether private rows leak was not tested."
 
 
 def _where(section: TaskFindings, verdict: Verdict) -> str:

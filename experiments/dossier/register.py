@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from attacks import attack_classes
 from experiments.analysis.findings import Result, TaskFindings
-from experiments.analysis.membership import METRICS, SEEN, Finding, inferred
+from experiments.analysis.membership import METRICS, SEEN, Finding, inferred, tried
+from experiments.analysis.membership import labels as labels_of
 from experiments.dossier.record import Objective, Tested
 from experiments.plan.entries import allows_for, entries
 from experiments.plan.folder import Run
@@ -15,9 +17,13 @@ from experiments.preview.catalog import CATALOGS
 from experiments.report.naming import attack_label, named_place
 from experiments.report.tables import Number
 from experiments.stages.rows import read_rows
-from experiments.wording.defense_names import spoken
+from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import options, settings, title
-from fedsim.records import PRIOR_ONLY, ScoreRow
+from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow
+from fedsim.redaction import redacted
+
+_Place: TypeAlias = tuple[str, str, str]
+"""Setting, defense and attack, as they are printed."""
 
 OBJECTIVES: Mapping[str, Objective] = {
     "rows": "data reconstruction",
@@ -47,7 +53,7 @@ def register(
                 continue
             setting, defense = named_place(result.place)
             yield Tested(
-                objective="data reconstruction",
+                objective=OBJECTIVES["rows"],
                 setting=setting,
                 defense=spoken(defense),
                 attack=attack_label(section, result.attacker),
@@ -62,13 +68,22 @@ def register(
     yield from _inferences(run, common, budgets)
 
 
-def untried(run: Run, sections: Sequence[TaskFindings]) -> Iterator[str]:
-    """Objectives without an attack, and built-in attacks on such data that were not run."""
+def untried(run: Run, sections: Sequence[TaskFindings], lines: Sequence[Tested]) -> Iterator[str]:
+    """Objectives that no attack tried, and built-in attacks that were not run.
+
+    Args:
+        run: its plan says which attacks were to be run.
+        sections: their data decides which attacks could have been.
+        lines: of the register.
+    """
     tried = {entry.infers for e in run.plan.experiments for entry in entries(e)}
+    ran = {line.objective for line in lines if sum(line.jobs.values()) > line.jobs["skipped"]}
     names = {entry.key.attack for e in run.plan.experiments for entry in entries(e)}
     for kind, objective in OBJECTIVES.items():
         if kind not in tried:
             yield f"{objective}: not tried"
+        elif objective not in ran:
+            yield f"{objective}: every attack refused"
     modalities = {section.modality for section in sections}
     others = [
         title(name)
@@ -88,30 +103,48 @@ def _inferences(
     budget = next(iter(budgets.values()))
     for kind in ("membership", "properties"):
         path = run.root / f"{kind}.parquet"
-        rows = read_rows(path, ScoreRow) if path.exists() else []
+        rows = tried(read_rows(path, ScoreRow)) if path.exists() else []
+        attacks, by_attack = labels_of(rows), defaultdict[_Place, list[ScoreRow]](list)
+        for row in rows:
+            if row.control == "none":
+                defense = defense_name(row.defense, row.defense_options)
+                by_attack[labels[row.cell], defense, attacks[row.attack_key]].append(row)
+        outcomes = defaultdict[_Place, list[str]](list)
         for finding in inferred(rows, labels, configs):
             if finding.round is None and finding.control == SEEN:
-                yield _inference(OBJECTIVES[kind], finding, common, budget)
+                key = finding.setting, finding.defense, finding.attack
+                outcomes[key].append(_inference(finding))
+        for key, mine in by_attack.items():
+            captures = {(row.cell, row.round, row.client): row for row in mine}.values()
+            counts = Counter(row.status for row in captures)
+            jobs: dict[str, int] = {status: counts[status] for status in STATUSES}
+            problems = Counter((row.status, row.reason) for row in captures)
+            for outcome in outcomes[key] or [_none([(*what, n) for what, n in problems.items()])]:
+                yield Tested(
+                    objective=OBJECTIVES[kind],
+                    setting=key[0],
+                    defense=spoken(key[1]),
+                    attack=key[2],
+                    what="",
+                    options="",
+                    adapted=False,
+                    budget=budget,
+                    jobs=jobs,
+                    outcome=outcome,
+                    **common,
+                )
 
 
-def _inference(
-    objective: Objective, finding: Finding, common: Mapping[str, str], budget: str
-) -> Tested:
+def _inference(finding: Finding) -> str:
     number = Number(finding.mean, "1", finding.low, finding.high)
     surely = ", surely more than a guess" if finding.tells else ""
-    return Tested(
-        objective=objective,
-        setting=finding.setting,
-        defense=spoken(finding.defense),
-        attack=finding.attack,
-        what="",
-        options="",
-        adapted=False,
-        budget=budget,
-        jobs={},
-        outcome=f"{METRICS[finding.metric]} {number}, {finding.clients} clients{surely}",
-        **common,
-    )
+    return f"{METRICS[finding.metric]} {number}, {finding.clients} clients{finding.cut}{surely}"
+
+
+def _none(problems: Iterable[tuple[str, str, int]]) -> str:
+    """Why there is no score; the reason of a failed job is left out, as it may hold a guess."""
+    status, reason, _ = max(problems, key=lambda problem: problem[2], default=("", "", 0))
+    return f"no score: {redacted(reason)}" if status == "skipped" and reason else "no score"
 
 
 def _budgets(run: Run) -> dict[str, str]:
@@ -126,7 +159,7 @@ def _outcome(section: TaskFindings, result: Result) -> str:
     """The mean of the main metric beside that of the blind guess."""
     leakage = result.leakage.get(section.main)
     if leakage is None:
-        return "no score"
+        return _none([(one.status, one.reason, one.jobs) for one in result.problems])
     unit = "" if leakage.unit == "1" else f" {leakage.unit}"
     mean = Number(leakage.mean, leakage.unit, leakage.low, leakage.high)
     text = f"mean {title(section.main)} {mean}{unit}"

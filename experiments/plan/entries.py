@@ -64,22 +64,23 @@ def entries(experiment: ExperimentConfig) -> list[Entry]:
 
 @cache
 def allows_for(attacker: AttackKey, defense_options: str) -> bool:
-    """Whether an attack is told of a defense, or measures on the update all that it distorts.
+    """Whether an attack uses, told of it, or measures on the update all that a defense distorts.
 
     Args:
-        attacker: by the name of its class.
+        attacker: by the name of its class; one that is not installed is taken at its word.
         defense_options: the chain's tables as canonical JSON.
     """
-    if attacker.adaptive:
-        return True
     attack = attack_classes().get(attacker.attack)
+    if attack is None or (attacker.adaptive and attack.uses is None):
+        return attacker.adaptive
     try:
-        chain = build_chain(json.loads(defense_options), "defenses")
+        distortions = build_chain(json.loads(defense_options), "defenses").distortions
     except ConfigError:  # a foreign federation's own
         return False
-    if attack is None or not chain.distortions:
-        return False
-    return chain.distortions <= attack.estimates
+    if not distortions:
+        return attacker.adaptive
+    told = attack.uses if attacker.adaptive and attack.uses else frozenset()
+    return distortions <= attack.estimates | told
 
 
 def _variants(experiment: ExperimentConfig) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -61,7 +61,7 @@ class _Known:
         """Whether attacks on members ran to their end, and no metric of any tells them."""
         findings = self.of(setting, defense, "membership")
         seen = [finding for finding in findings if finding.control == SEEN]
-        return bool(seen) and not any(finding.tells or finding.guessed for finding in seen)
+        return bool(seen) and not any(finding.tells or finding.lost for finding in seen)
 
 
 def beyond(section: TaskFindings, run: Path, cells: Mapping[str, CellConfig]) -> list[Inferences]:
@@ -162,7 +162,7 @@ def _members(known: _Known, setting: str, defense: str, best: Finding | None) ->
     return (
         f"{verdict}: AUC {best.number} by {best.attack}"
         f"{f', {_share(rate)} at a false positive rate of 1 %' if rate else ''}, {best.n} members "
-        f"of {best.clients} clients{best.blind}"
+        f"of {best.clients} clients{best.cut}"
         f"{f'; fresh rows in their place {null.number}' if null else ''}"
         f"{_by_round([f for f in findings if f.metric == best.metric])}."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.analysis.findings import Leakage, Result, TaskFindings
@@ -36,11 +36,12 @@ class Bracket:
         attack: label of the attack, or blind guess, that surely leaks most; empty without one.
         reached: its mean, with its interval if it has one.
         least: mean that it surely reaches, or just its mean without an interval.
-        blind: mean of the best blind guess that was made.
+        blind: mean of the best blind guess that was made, from another client's update or none.
         most: mean that no attack exceeds; None if the bound says nothing.
         assumed: the same, were images Gaussian.
         exact: share of texts that any attack returns exactly, at most; None if nothing is known.
-        holds: whether no attack can gain more than the smallest effect over a blind guess.
+        holds: whether no attack can gain more than the smallest effect over a blind guess; not
+            where an attack is above its bound.
     """
 
     limit: BudgetLimit
@@ -54,10 +55,21 @@ class Bracket:
     holds: bool
 
     @property
+    def contradictory(self) -> bool:
+        """Whether an attack is above what none can exceed, so that this is no bracket."""
+        end = self.most or self.assumed
+        return bool(self.least and end and self.least.value > end.value)
+
+    @property
     def said(self) -> str:
         """From where to where, in words."""
         unit = next((n.unit for n in (self.least, self.most, self.assumed) if n), "1")
         after = "" if unit == "1" else f" {unit}"
+        if self.contradictory:
+            return (
+                f"CONTRADICTION: {self.attack} reaches {self.least}{after}, and no attack should "
+                f"exceed {self.most or self.assumed}{after}: an assumption or a number is wrong"
+            )
         parts = [] if self.least is None else [f"at least {self.least}{after}"]
         if self.most is not None:
             parts.append(f"at most {self.most}{after}")
@@ -114,31 +126,38 @@ def brackets(
     section: TaskFindings, limits: Mapping[str, BudgetLimit]
 ) -> dict[DefenseInSetting, Bracket]:
     """The bracket of each defense that was attacked and has a budget."""
-    by_place: dict[DefenseInSetting, Bracket] = {}
+    seeds: dict[DefenseInSetting, list[BudgetLimit | None]] = {}
     for cell, place in section.by_cell.items():
-        if cell in limits and place not in by_place:
-            here = [
-                result
-                for result in section.results
-                if result.place == place and not result.is_control
-            ]
-            by_place[place] = bracket(section, limits[cell], here)
-    return by_place
+        seeds.setdefault(place, []).append(limits.get(cell))
+    known = {
+        place: max((limit for limit in each if limit), key=lambda limit: limit.nats)
+        for place, each in seeds.items()
+        if all(each)
+    }
+    return {
+        place: bracket(section, limit, [r for r in section.results if r.place == place])
+        for place, limit in known.items()
+    }
 
 
 def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]) -> Bracket:
-    """Both sides under one defense; ``results`` are of the attacks on it, without controls."""
+    """Both sides under one defense; ``results`` are of the attacks on it, with their controls."""
     text = section.modality == "text"
     metric = section.main if text else _ERROR
-    known = [(result, result.leakage[metric]) for result in results if metric in result.leakage]
-    blind = next((leakage for attempt, leakage in known if attempt.attack == PRIOR_ONLY), None)
+    every = [(result, result.leakage[metric]) for result in results if metric in result.leakage]
+    blinds = [
+        leakage.mean if text else decibels(leakage.mean)
+        for result, leakage in every
+        if result.is_null and result.probe == "none"
+    ]
+    known = [(result, leakage) for result, leakage in every if not result.is_control]
     tried = any(attempt.attack != PRIOR_ONLY for attempt, _ in known)
     best, reached = max(
         known if tried else (), key=lambda pair: _surely(pair[1], text=text), default=(None, None)
     )
-    guess = None if blind is None else blind.mean if text else decibels(blind.mean)
+    guess = max(blinds, default=None)
     unit = "1" if text else "dB"
-    return Bracket(
+    both = Bracket(
         limit=limit,
         attack=attack_label(section, best.attacker) if best else "",
         reached=_mean(reached, text=text) if reached else None,
@@ -149,6 +168,7 @@ def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]
         exact=_inside(limit.exact, CERTAIN, "1"),
         holds=holds(limit, section.modality, section.rule),
     )
+    return replace(both, holds=both.holds and not both.contradictory)
 
 
 def unscored(limit: BudgetLimit, rule: VerdictRule) -> Bracket:

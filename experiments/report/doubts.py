@@ -13,7 +13,7 @@ from experiments.wording.names import show
 from experiments.wording.prose import capital, counted, listed
 from fedsim.records import PRIOR_ONLY, AttackKey
 
-_BESIDE = frozenset({"false_certificates", "skipped"})
+_BESIDE = frozenset({"false_certificates", "skipped", "foreign_control", "contradiction"})
 """Kinds of reasons that do not say why a verdict is not decided."""
 _MOST = 3
 """Reasons named in a sentence; with half of them one attack of three goes unsaid, with twice as

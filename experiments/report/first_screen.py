@@ -96,7 +96,8 @@ def changes(section: TaskFindings, brackets: Mapping[DefenseInSetting, Bracket])
     known = [(brackets[verdict.place], verdict) for verdict in open_ if verdict.place in brackets]
     for both, verdict in known[:3]:
         if both.least is not None and (both.most or both.assumed or both.exact):
-            yield f"a stronger attack on {_names([verdict])}: {both.said}"
+            what = "the cause of this" if both.contradictory else "a stronger attack"
+            yield f"{what} on {_names([verdict])}: {both.said}"
 
 
 def _clients(verdict: Verdict) -> int:

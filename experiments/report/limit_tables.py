@@ -119,7 +119,7 @@ def budget_table(known: Iterable[Bracket], labels: SettingNames) -> Table:
                     bracket.assumed,
                     bracket.exact,
                 ),
-                "yes" if bracket.holds else "no",
+                "contradiction" if bracket.contradictory else "yes" if bracket.holds else "no",
             )
             for bracket in known
         ),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from experiments.analysis.evidence import Clients, Kind, Reason, Verdict
 from experiments.analysis.findings import TaskFindings
+from experiments.analysis.membership import METRICS
 from experiments.report.naming import attack_label, unit_of_main
 from experiments.wording.names import show, title
 from experiments.wording.prose import counted
@@ -129,9 +130,36 @@ def _exact(section: TaskFindings, reason: Reason) -> str:
 
 def _round(section: TaskFindings, reason: Reason) -> str:
     number, mean = reason.numbers["round"], reason.numbers["mean"]
-    lead = show(mean, unit_of_main(section))
+    lead = f"{show(mean, unit_of_main(section))}{unit_after(section)}"
     return (
         f"in round {number:.0f} alone {_who(section, reason)} is {lead} above blind guesses, surely"
+    )
+
+
+def _answered(section: TaskFindings, reason: Reason) -> str:
+    numbers = reason.numbers
+    lead = f" is {show(numbers['mean'], unit_of_main(section))}{unit_after(section)} above a blind"
+    said = f"{lead} guess" if "mean" in numbers else " is compared with no blind guess"
+    return (
+        f"on the {numbers['victims']:.0f} of {numbers['of']:.0f} victims that it did not refuse "
+        f"{_who(section, reason)}{said}, which is not surely too little to count"
+    )
+
+
+def _members(_: TaskFindings, reason: Reason) -> str:
+    numbers = reason.numbers
+    lost = f", {numbers['lost']:.0f} of jobs that did not end" if numbers["lost"] else ""
+    return (
+        f"members may be told: {METRICS[reason.metric]} {show(numbers['mean'], '1')} of "
+        f"{counted(numbers['members'], 'member')}{lost}, too few to exclude chance"
+    )
+
+
+def _foreign(section: TaskFindings, reason: Reason) -> str:
+    where = reason.setting or "the other setting"
+    return (
+        f"{_who(section, reason)} was run without a defense at {where} alone, where it works, and "
+        "not in this setting"
     )
 
 
@@ -151,12 +179,19 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
     "recovered": _recovered,
     "exact": _exact,
     "round": _round,
+    "answered": _answered,
+    "members": _members,
+    "contradiction": lambda *_: (
+        "CONTRADICTION: a bound says that no attack can gain so much, so "
+        "that one of its assumptions is wrong, or the computation is"
+    ),
     "failed": lambda _, one: f"{_jobs(one)} failed",
     "unfinished": lambda _, one: f"{_jobs(one)} unfinished: the clock ended them",
     "exhausted": lambda _, one: f"{_jobs(one)} exhausted: a budget of the attack ended them",
     "interrupted": lambda _, one: f"{_jobs(one)} were interrupted: fedsim attack runs them again",
     "no_adaptive": lambda *_: "no attack was adapted to the defense",
-    "no_control": lambda *_: "no attack that was run is shown to work without a defense",
+    "no_control": lambda *_: "no attack that was run is shown to work here without a defense",
+    "foreign_control": _foreign,
     "hardly_tested": lambda *_: "every attack refused most victims",
     "skipped": lambda _, one: f"{_jobs(one)} were skipped",
 }

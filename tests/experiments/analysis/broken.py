@@ -59,7 +59,7 @@ def judged(
     works: bool = True,
 ) -> Verdict:
     known = {name: scores(*three, seeds=seeds, sure=sure) for name, three in parts.items()}
-    working = [ATTACK] if works else []
+    working = {ATTACK: ""} if works else {}
     return judge(PLACE, score_frame([], {}), known, modality, working=working)
 
 

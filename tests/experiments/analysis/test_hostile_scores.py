@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from experiments.analysis.evidence import Verdict
 from experiments.analysis.frames import score_frame
 from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored
@@ -52,7 +51,7 @@ def test_a_bad_control_alone_makes_no_leak(prior: float, other: float) -> None:
 def test_a_missing_control_makes_no_leak() -> None:
     own, prior, other = scores(noisy(100, 20.0), noisy(100, 12.0, 1), noisy(100, 12.0, 2))
     for known in ([own], [own, prior], [own, other]):
-        verdict = judge(PLACE, score_frame([], {}), {"psnr": known}, "image", working=[ATTACK])
+        verdict = judge(PLACE, score_frame([], {}), {"psnr": known}, "image", working={ATTACK: ""})
         assert verdict.word == "not decided"
         assert verdict.reasons[0].kind == "no_null"
 
@@ -83,7 +82,7 @@ def test_one_client_with_most_examples_decides_nothing() -> None:
         Scored(PLACE, PRIOR, "none", known(0.0)),
         Scored(PLACE, ATTACK, OTHER_CLIENT, known(0.0)),
     ]
-    verdict: Verdict = judge(PLACE, score_frame([], {}), {"psnr": parts}, "image", working=[ATTACK])
+    verdict = judge(PLACE, score_frame([], {}), {"psnr": parts}, "image", working={ATTACK: ""})
     assert verdict.word == "not decided"
 
 

@@ -323,7 +323,7 @@ def test_clients_that_all_score_alike_are_no_narrow_interval() -> None:
         Scored(NONE, attacker(name), control, zero)
         for name, control in (("a", "none"), ("a", OTHER_CLIENT), (PRIOR_ONLY, "none"))
     ]
-    known = [attacker("a")]
+    known = {attacker("a"): ""}
     assert judge(NONE, NO_ROWS, {"rougeL": many}, "text", working=known).word == "no leak found"
     fewer = [Scored(NONE, o.attacker, o.control, dict(list(zero.items())[:80])) for o in many]
     assert judge(NONE, NO_ROWS, {"rougeL": fewer}, "text", working=known).word == "not decided"

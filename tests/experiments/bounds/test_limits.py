@@ -23,6 +23,7 @@ from experiments.report.tables import Number
 from fedsim.accountant import noise_multiplier
 from fedsim.files import read_record
 from tests.apps.cases import IMAGES, TEXT, Make, merge, simulate
+from tests.experiments.conftest import Said
 
 
 def printed(run: Run) -> Limits:
@@ -152,7 +153,7 @@ def test_a_run_of_images_is_bounded_from_both_sides(make_run: Make) -> None:
 
 
 @pytest.mark.parametrize("effect", [0.05, 0.9])
-def test_a_page_bounds_what_options_alone_tell(effect: float, make_run: Make) -> None:
+def test_a_page_bounds_what_options_alone_tell(effect: float, make_run: Make, said: Said) -> None:
     weak = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}
     strong = {**weak, "noise_multiplier": 20.0}
     run = make_run(
@@ -177,6 +178,11 @@ def test_a_page_bounds_what_options_alone_tell(effect: float, make_run: Make) ->
         assert one.most.value == pytest.approx(most(one.blind.value, one.limit.nats))
         assert f"at most {one.most}" in one.said
     assert [one.holds for one in both.values()] == [effect == 0.9, True]
+    code, out, _ = said("check", run.root, "--smallest", f"rouge={effect}")
+    assert code == (effect == 0.05)
+    weaker = "under DP-SGD (clip=1, noise_multiplier=1): not no leak above 0.05 ROUGE-L found, but "
+    lines = ["passed: 1 limit holds"] if effect == 0.9 else [weaker]
+    assert all(line.startswith(x) for line, x in zip(out.splitlines(), lines, strict=True)), out
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.analysis.statistics import Floats
-from experiments.decision.search import Decision, Errors, Word, bisect, decide, looks
+from experiments.decision.search import Decision, Errors, Score, Word, bisect, decide, looks
 from experiments.decision.sequence import lower, upper
 from experiments.decision.targets import RARE, Target
 
@@ -77,7 +77,7 @@ class At:
 
     def attack(
         self, attacks: Collection[str], clients: Sequence[int]
-    ) -> Mapping[str, Mapping[str, Sequence[float]]]:
+    ) -> Mapping[str, Mapping[str, Sequence[Score]]]:
         one, n = self.frontier, len(clients)
         one.jobs += n * len(attacks)
         found = {}
@@ -85,7 +85,10 @@ class At:
             mean = float(one.means[attack][self.index])
             scores = one.rng.beta(one.spread * mean, one.spread * (1 - mean), n)
             exact = one.rng.uniform(size=n) < one.shares[attack][self.index]
-            found[attack] = {MEAN.name: list(scores), SHARE.name: list(exact.astype(float))}
+            found[attack] = {
+                MEAN.name: [Score(x, x) for x in scores.tolist()],
+                SHARE.name: [Score(x, x) for x in exact.astype(float).tolist()],
+            }
         return found
 
     def faults(self) -> str:
@@ -217,11 +220,13 @@ class OneExact:
 
     def attack(
         self, attacks: Collection[str], clients: Sequence[int]
-    ) -> Mapping[str, Mapping[str, Sequence[float]]]:
+    ) -> Mapping[str, Mapping[str, Sequence[Score]]]:
         return {
             attack: {
                 SHARE.name: [
-                    float(client == self.hit and attack == ATTACKS[-1]) for client in clients
+                    Score(hit, hit)
+                    for client in clients
+                    for hit in [float(client == self.hit and attack == ATTACKS[-1])]
                 ]
             }
             for attack in attacks

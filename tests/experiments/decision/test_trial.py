@@ -7,6 +7,9 @@ import pytest
 
 from attacks.span.span import Span
 from experiments.decision import calibrate
+from experiments.decision.answer import ReachedTarget
+from experiments.decision.search import Errors, Score, _bounds
+from experiments.decision.sequence import lower, upper
 from experiments.decision.targets import Target
 from experiments.decision.trial import CellTrial, Guessed, _came_back, _score
 from experiments.plan.entries import Entry
@@ -106,6 +109,57 @@ def test_an_attack_that_measures_the_noise_need_not_be_told_of_it(
     trial._ran["span"] = [True] * 4
     assert trial.faults() == fault
     assert trial.controls == ["span"]
+
+
+def test_a_refused_client_supports_no_upper_bound() -> None:
+    quiet, leaking = Score(0.1, 0.1), Score(0.9, 0.9)
+    errors = Errors(0.01, 0.01)
+    whole = [quiet] * 20
+    assert _bounds(whole, errors).high == upper([0.1] * 20, 0.01)
+    half = [*[Score(0.1, None)] * 10, *[leaking] * 10]
+    assert _bounds(half, errors).high == upper([0.9] * 10, 0.01)
+    few = [*[Score(0.1, None)] * 60, *[leaking] * 10]
+    assert _bounds(few, errors).high == pytest.approx(lower([0.9] * 10, 0.01))
+    assert _bounds(few, errors).low == lower([0.1] * 60 + [0.9] * 10, 0.01)
+
+
+def test_a_row_of_two_clients_counts_once_and_each_hit_of_it_does() -> None:
+    def attacked(target: Target, first: float, second: float) -> list[list[float]]:
+        values = {0: first, 1: second}
+        key = [SimpleNamespace(client=client) for client in values]
+        scorer: Any = SimpleNamespace(
+            victims=SimpleNamespace(keys=key),
+            attack_rows=lambda _, key: [
+                row(metric=metric, unit="1", value=values[key.client], row=7)
+                for metric in ("rougeL", "exact_match")
+            ],
+        )
+        entry: Any = SimpleNamespace(label="span", key=SimpleNamespace(attack="span"))
+        trial = CellTrial((), SimpleNamespace(), (target,))  # type: ignore[arg-type]
+        trial.__dict__ |= {"_scorers": [scorer], "_entries": [entry]}
+        found = (trial._of_client(["span"], client)["span"][target.name] for client in values)
+        return [[score.value for score in scores] for scores in found]
+
+    assert attacked(Target("rougeL", 0.3), 0.2, 0.9) == [[0.2], []]
+    assert attacked(VERBATIM, 0.0, 0.0) == [[0.0], []]
+    assert attacked(VERBATIM, 0.0, 1.0) == [[0.0], [1.0]]
+
+
+def test_what_is_reached_beyond_a_bound_is_a_contradiction() -> None:
+    known: dict[str, Any] = {
+        "target": "rougeL",
+        "attack": "span",
+        "clients": 8,
+        "mean": 0.3,
+        "blind": 0.1,
+    }
+    above = ReachedTarget(**known, low=0.25, high=0.4, bound=0.15)
+    assert above.contradictory
+    assert not above.model_copy(update={"bound": 0.3}).contradictory
+    assert not above.model_copy(update={"bound": None}).contradictory
+    worse = {**known, "target": "mse", "low": 0.02, "high": 0.01}  # the smaller, the worse
+    assert ReachedTarget(**worse, bound=0.03).contradictory
+    assert not ReachedTarget(**worse, bound=0.01).contradictory
 
 
 @pytest.mark.parametrize(("rounds", "times"), [([1], 1.0), ([1, 2], 50.0)])

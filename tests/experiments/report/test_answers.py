@@ -302,7 +302,7 @@ WIDE: dict[str, Any] = {
         ),
         (
             reason("no_control"),
-            "no attack that was run is shown to work without a defense.",
+            "no attack that was run is shown to work here without a defense.",
         ),
     ],
 )

@@ -121,7 +121,7 @@ def test_no_member_is_called_hidden_where_a_job_failed_or_a_rate_tells(
     bare, private = (dict(one.sentences) for one in beyond(section, tmp_path, CELLS))
     assert bare["What would change it"].startswith("no defense is shown to hide")
     failed = {row.status for row in rows} != {"done"}
-    assert ("6 of which count as guesses" in private["Members"]) == failed
+    assert ("6 of jobs that failed or were cut short" in private["Members"]) == failed
 
 
 def test_nothing_is_said_without_such_files(tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ def test_what_is_open_says_what_would_decide_it() -> None:
         "a stronger attack on Gaussian noise (std=0.01): at least 12.0 dB, at most 18.6 dB",
     ]
     assert list(changes(section(verdict("leaks")), {})) == []
+    over = Bracket(limit, "DLG", high, high, low, low, None, None, False)
+    assert list(changes(findings, {open_.place: over}))[-1] == (
+        "the cause of this on Gaussian noise (std=0.01): CONTRADICTION: DLG reaches 18.6 dB, and "
+        "no attack should exceed 12.0 dB: an assumption or a number is wrong"
+    )
 
 
 def test_a_bound_holds_whatever_the_attack() -> None:
