@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from operator import itemgetter
 
 from experiments.analysis.evidence import Kind, Reason
-from experiments.analysis.paired import Scored, difference, is_attack
+from experiments.analysis.keys import VictimKey
+from experiments.analysis.paired import Scored, Values, difference, is_attack
 from experiments.analysis.statistics import Difference
 from experiments.plan.config import VerdictRule
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, AttackKey
@@ -157,29 +159,58 @@ def answered(
     refused most counts only where it is surely above a baseline.
     """
     tried = {a.attacker for m in by for a in here[m] if is_attack(a) and a.refused and a.tried}
-    some = {a.attacker for m in by for a in here[m] if is_attack(a) and a.refused}
+    refusing = {a.attacker for m in by for a in here[m] if is_attack(a) and a.refused}
     without = {m: [a.answered if is_attack(a) else a for a in here[m]] for m in by}
     return [
         match
         for match in compared(without, by, rule, smallest)
-        if match.attacker in tried or (match.attacker in some and match.beats)
+        if match.attacker in tried or (match.attacker in refusing and match.beats)
     ]
 
 
-def leaking_rounds(
+def leaking_parts(
     here: Sequence[Scored], main: str, rule: VerdictRule, smallest: float
 ) -> Iterator[Reason]:
-    """Rounds in which an attack is surely above its baselines, corrected for all of them."""
-    attacks = [attack for attack in here if is_attack(attack)]
-    rounds = sorted({victim.round for attack in attacks for victim in attack.values})
-    for attack, number in product(attacks, rounds if len(rounds) > 1 else ()):
-        values = {victim: x for victim, x in attack.values.items() if victim.round == number}
-        alone = replace(attack, values=values)
-        leads = _against(alone, here, len(attacks) * len(rounds))
-        if BaselineComparison(attack.attacker, {main: leads}, smallest, rule.clients).leaks:
-            least = min(lead.mean for lead in leads.values())
-            numbers = {"round": float(number), "mean": least}
-            yield Reason(kind="round", attack=attack.attacker, numbers=numbers)
+    """Rounds, seeds or best examples on which alone an attack is surely above its baselines.
+
+    Each round and each seed is corrected for all of them. Of a client's batch the best example by
+    each guess is compared with that of the baselines on the same batch.
+    """
+    attacks = [attack.answered for attack in here if is_attack(attack)]
+    for kind in ("round", "seed"):
+        parts = sorted({getattr(v, kind) for attack in attacks for v in attack.values})
+        for attack, part in product(attacks, parts if len(parts) > 1 else ()):
+            values = {v: x for v, x in attack.values.items() if getattr(v, kind) == part}
+            leads = _against(replace(attack, values=values), here, len(attacks) * len(parts))
+            yield from _alone(kind, attack, leads, main, rule, smallest, part)
+    for attack in attacks:
+        if len({_batch(victim) for victim in attack.values}) < len(attack.values):
+            leads = _against(attack, here, len(attacks), best=True)
+            yield from _alone("best", attack, leads, main, rule, smallest)
+
+
+def _alone(
+    kind: Kind,
+    attack: Scored,
+    leads: Mapping[str, Difference],
+    main: str,
+    rule: VerdictRule,
+    smallest: float,
+    part: int = 0,
+) -> Iterator[Reason]:
+    if BaselineComparison(attack.attacker, {main: leads}, smallest, rule.clients).leaks:
+        numbers = {"part": float(part), "mean": min(lead.mean for lead in leads.values())}
+        yield Reason(kind=kind, attack=attack.attacker, numbers=numbers)
+
+
+def _batch(victim: VictimKey) -> VictimKey:
+    return victim._replace(example=0, row=-1)
+
+
+def _best(values: Values) -> Values:
+    """The highest value of each batch."""
+    ordered = sorted(values.items(), key=itemgetter(1))
+    return {_batch(victim): value for victim, value in ordered}
 
 
 def nulls_of(attack: Scored, here: Iterable[Scored]) -> dict[str, Scored]:
@@ -193,10 +224,16 @@ def nulls_of(attack: Scored, here: Iterable[Scored]) -> dict[str, Scored]:
     return nulls
 
 
-def _against(attack: Scored, here: Iterable[Scored], comparisons: int) -> dict[str, Difference]:
+def _against(
+    attack: Scored, here: Iterable[Scored], comparisons: int, *, best: bool = False
+) -> dict[str, Difference]:
     leads = {}
     for kind, null in nulls_of(attack, here).items():
-        between = difference(attack.values, null.values, comparisons=comparisons)
+        sides = [attack.values, null.values]
+        if best:
+            both = attack.values.keys() & null.values.keys()
+            sides = [_best({victim: side[victim] for victim in both}) for side in sides]
+        between = difference(*sides, comparisons=comparisons)
         if between is not None:
             leads[kind] = between
     return leads

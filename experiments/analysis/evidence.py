@@ -36,6 +36,8 @@ Kind: TypeAlias = Literal[
     "recovered",
     "exact",
     "round",
+    "seed",
+    "best",
     "answered",
     "members",
     "contradiction",

@@ -98,14 +98,13 @@ def _working(
         beating: setting -> attacks that leak undefended victims.
         tried: setting -> attacks on undefended victims.
     """
-    own = beating.get(setting, ())
     others = {
         attacker: other
         for other, attackers in beating.items()
         for attacker in attackers
         if not any(same_search(attacker, here) for here in tried.get(setting, ()))
     }
-    return others | dict.fromkeys(own, setting)
+    return others | dict.fromkeys(beating.get(setting, ()), setting)
 
 
 def _against_none(verdicts: Iterable[Verdict], attacks: Sequence[Scored]) -> Iterator[Gap]:

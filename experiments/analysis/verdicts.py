@@ -32,7 +32,7 @@ from experiments.analysis.comparison import (
     BaselineComparison,
     answered,
     compared,
-    leaking_rounds,
+    leaking_parts,
     merged,
     nulls_of,
 )
@@ -84,7 +84,7 @@ class _Tested:
         answered: the same on the victims that an attack did not refuse, where it refused some.
         words: as ``matches``, by the words of the batch.
         labels: the same by the labels that attacks infer.
-        rounds: rounds in which alone an attack leaks, which their mean may hide.
+        parts: rounds, seeds or best examples on which alone an attack leaks.
         exact: victims that came back exactly.
         recovered: victims that passed the threshold, by attack.
         returned: victims whose exact return counts as a leak.
@@ -100,7 +100,7 @@ class _Tested:
     answered: Sequence[BaselineComparison]
     words: Sequence[BaselineComparison]
     labels: Sequence[BaselineComparison]
-    rounds: Sequence[Reason]
+    parts: Sequence[Reason]
     exact: Sequence[Hits]
     recovered: Sequence[Hits]
     returned: Mapping[AttackKey, frozenset[VictimKey]]
@@ -214,10 +214,11 @@ def _tested(
         place=place,
         attacks=[attack for attack in here[main] if is_attack(attack)],
         matches=matches,
-        answered=answered(here, (main,), rule, rule.smallest(modality)),
+        answered=answered(here, (main,), rule, rule.smallest(modality))
+        + (answered(here, WORDS, rule, rule.rouge) if modality == "text" else []),
         words=compared(here, WORDS, rule, rule.rouge) if modality == "text" else [],
         labels=compared(here, (LABELS,), rule, rule.rouge),
-        rounds=[*leaking_rounds(here[main], main, rule, rule.smallest(modality))],
+        parts=[*leaking_parts(here[main], main, rule, rule.smallest(modality))],
         exact=exact,
         recovered=recovered_hits(here, modality),
         returned={hits.attacker: verbatim(hits, len(matches)) for hits in exact},
@@ -255,15 +256,15 @@ def _victims(attacks: Iterable[Scored]) -> frozenset[VictimKey]:
 
 
 def _clients(tested: _Tested, hits: Iterable[frozenset[VictimKey]]) -> Clients:
-    some = _victims(attack.answered for attack in tested.attacks)
-    return counted(frozenset[VictimKey]().union(*hits), _victims(tested.attacks), some)
+    tried = _victims(attack.answered for attack in tested.attacks)
+    return counted(frozenset[VictimKey]().union(*hits), _victims(tested.attacks), tried)
 
 
 def _most(tested: _Tested, main: str) -> float | None:
     """The largest of the attacks' upper bounds; None if one has none."""
-    bounds = [match.most(main) for match in (*tested.matches, *tested.answered)]
-    known = [bound for bound in bounds if bound is not None]
-    return max(known) if known and len(known) == len(bounds) else None
+    matches = [match for match in (*tested.matches, *tested.answered) if main in match.against]
+    known = [bound for match in matches if (bound := match.most(main)) is not None]
+    return max(known) if known and len(known) == len(matches) else None
 
 
 def _word(rows: Word, *, labels: bool, members: bool) -> Word:
@@ -304,7 +305,7 @@ def _open(tested: _Tested) -> Iterator[Reason]:
     )
     known = {attack.attacker: attack for attack in tested.attacks}
     yield from (m.reason_of(known[m.attacker]) for m in tested.answered if not m.within)
-    yield from tested.rounds
+    yield from tested.parts
     if tested.members is not None and not tested.members.tells:
         yield from _unsure(tested.members)
     for match in tested.labels:

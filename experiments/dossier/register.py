@@ -114,8 +114,8 @@ def _inferences(
             if finding.round is None and finding.control == SEEN:
                 key = finding.setting, finding.defense, finding.attack
                 outcomes[key].append(_inference(finding))
-        for key, mine in by_attack.items():
-            captures = {(row.cell, row.round, row.client): row for row in mine}.values()
+        for key, scored in by_attack.items():
+            captures = {(row.cell, row.round, row.client): row for row in scored}.values()
             counts = Counter(row.status for row in captures)
             jobs: dict[str, int] = {status: counts[status] for status in STATUSES}
             problems = Counter((row.status, row.reason) for row in captures)
@@ -159,7 +159,9 @@ def _outcome(section: TaskFindings, result: Result) -> str:
     """The mean of the main metric beside that of the blind guess."""
     leakage = result.leakage.get(section.main)
     if leakage is None:
-        return _none([(one.status, one.reason, one.jobs) for one in result.problems])
+        return _none(
+            [(problem.status, problem.reason, problem.jobs) for problem in result.problems]
+        )
     unit = "" if leakage.unit == "1" else f" {leakage.unit}"
     mean = Number(leakage.mean, leakage.unit, leakage.low, leakage.high)
     text = f"mean {title(section.main)} {mean}{unit}"

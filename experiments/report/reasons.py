@@ -128,12 +128,13 @@ def _exact(section: TaskFindings, reason: Reason) -> str:
     )
 
 
-def _round(section: TaskFindings, reason: Reason) -> str:
-    number, mean = reason.numbers["round"], reason.numbers["mean"]
-    lead = f"{show(mean, unit_of_main(section))}{unit_after(section)}"
-    return (
-        f"in round {number:.0f} alone {_who(section, reason)} is {lead} above blind guesses, surely"
-    )
+def _alone(where: str) -> Callable[[TaskFindings, Reason], str]:
+    def said(section: TaskFindings, reason: Reason) -> str:
+        lead = f"{show(reason.numbers['mean'], unit_of_main(section))}{unit_after(section)}"
+        part = where.format(part=reason.numbers["part"])
+        return f"{part} alone {_who(section, reason)} is {lead} above blind guesses, surely"
+
+    return said
 
 
 def _answered(section: TaskFindings, reason: Reason) -> str:
@@ -178,7 +179,9 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
     "beats_one": _beats_one,
     "recovered": _recovered,
     "exact": _exact,
-    "round": _round,
+    "round": _alone("in round {part:.0f}"),
+    "seed": _alone("under seed {part:.0f}"),
+    "best": _alone("on the best example of each batch"),
     "answered": _answered,
     "members": _members,
     "contradiction": lambda *_: (

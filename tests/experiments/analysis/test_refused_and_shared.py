@@ -1,7 +1,7 @@
 """Score tables on which a mean alone would hide a leak, or rest on what was not shown."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from experiments.analysis.summary import summarise
 from experiments.bounds.records import BudgetLimit
 from experiments.report.brackets import brackets
 from experiments.report.reasons import phrases
-from fedsim.cell import CandidatesConfig
+from fedsim.cell import CandidatesConfig, CellConfig
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, ScoreRow
 from tests.experiments.analysis.cases import cell, row
 from tests.experiments.analysis.membership_rows import row as member
@@ -48,8 +48,11 @@ def tried(clients: int, lead: float, **more: Any) -> list[ScoreRow]:
     ]
 
 
-def verdicts(rows: Sequence[ScoreRow], **more: Any) -> dict[tuple[str, str], Verdict]:
-    cells = {name: CELLS[name] for name in sorted({row.cell for row in rows})}
+def verdicts(
+    rows: Sequence[ScoreRow], others: Mapping[str, CellConfig] | None = None, **more: Any
+) -> dict[tuple[str, str], Verdict]:
+    known = CELLS | dict(others or {})
+    cells = {name: known[name] for name in sorted({row.cell for row in rows})}
     (section,) = summarise(rows, [], cells, **more).sections
     for verdict in section.evidence.verdicts:
         assert len(phrases(section, verdict)) == len(verdict.reasons)
@@ -84,6 +87,31 @@ def test_blind_guesses_at_refused_victims_hide_no_lead() -> None:
     assert none.word == "no leak found"
     assert none.recovered.of == 60
     assert none.recovered.high == pytest.approx(1 - 0.05 ** (1 / 32))
+
+
+def test_a_mean_hides_no_seed_and_no_best_example() -> None:
+    seeds = [replace(r, cell="c1", seed=1) for r in tried(16, 1.6, **NOISE)]
+    cells = {"c1": cell(1)}
+    mixed = verdicts([*tried(8, 20.0), *tried(16, 0.0, **NOISE), *seeds], cells)
+    assert (mixed["", "gaussian_noise"].word, kinds(mixed["", "gaussian_noise"])) == (
+        "not decided",
+        {"seed"},
+    )
+    batches = [
+        replace(r, example=e, row=20 * r.client + e, value=(r.value or 0) + lead)
+        for r in tried(12, 0.0, **NOISE)
+        for e in range(16)
+        for lead in [14.0 * (e == 0 and r.attack != PRIOR_ONLY and r.control == "none")]
+    ]
+    best = verdicts([*tried(8, 20.0), *batches])["", "gaussian_noise"]
+    assert (best.word, kinds(best)) == ("not decided", {"best"})
+    # A control that is as good at another example of the batch is no worse.
+    swapped = [
+        replace(r, value=(r.value or 0) + 14.0 * (r.control != "none" and r.example == 1))
+        for r in batches
+    ]
+    blind = verdicts([*tried(8, 20.0), *swapped])["", "gaussian_noise"]
+    assert blind.word == "no leak found"
 
 
 def test_a_gate_is_not_passed_by_refused_victims() -> None:
