@@ -306,8 +306,7 @@ def _open(tested: _Tested) -> Iterator[Reason]:
     known = {attack.attacker: attack for attack in tested.attacks}
     yield from (m.reason_of(known[m.attacker]) for m in tested.answered if not m.within)
     yield from tested.parts
-    if tested.members is not None and not tested.members.tells:
-        yield from _unsure(tested.members)
+    yield from _unsure(tested.members)
     for match in tested.labels:
         if not match.leaks and _over_labels(match) > _MANY_LABELS:
             yield match.reason
@@ -324,9 +323,9 @@ def _open(tested: _Tested) -> Iterator[Reason]:
     yield from _untried(tested)
 
 
-def _unsure(members: Finding) -> Iterator[Reason]:
+def _unsure(members: Finding | None) -> Iterator[Reason]:
     """That members may be told, though it is not shown."""
-    if members.mean > _HIGH_AUC or members.lost:
+    if members and not members.tells and (members.mean > _HIGH_AUC or members.lost):
         numbers = {"mean": members.mean, "members": float(members.n), "lost": float(members.lost)}
         yield Reason(kind="members", metric=members.metric, numbers=numbers)
 
@@ -356,11 +355,10 @@ def _untried(tested: _Tested) -> Iterator[Reason]:
 
 def _fitting(tested: _Tested) -> list[AttackKey]:
     """Attacks that tried the victims, under a defense those that are adapted to it."""
-    tried = [attack.attacker for attack in tested.attacks if attack.tried]
-    place = tested.place
-    return [
-        key for key in tried if place.defense == "none" or allows_for(key, place.defense_options)
-    ]
+    keys = [attack.attacker for attack in tested.attacks if attack.tried]
+    if tested.place.defense == "none":
+        return keys
+    return [key for key in keys if allows_for(key, tested.place.defense_options)]
 
 
 def _controls(tested: _Tested) -> dict[AttackKey, str]:

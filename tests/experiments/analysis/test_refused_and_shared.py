@@ -1,5 +1,6 @@
 """Score tables on which a mean alone would hide a leak, or rest on what was not shown."""
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +15,11 @@ from experiments.analysis.membership import inferred
 from experiments.analysis.statistics import mean, paired_difference, summary
 from experiments.analysis.summary import summarise
 from experiments.bounds.records import BudgetLimit
+from experiments.plan.entries import allows_for
 from experiments.report.brackets import brackets
 from experiments.report.reasons import phrases
 from fedsim.cell import CandidatesConfig, CellConfig
-from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, ScoreRow
+from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, AttackKey, ScoreRow
 from tests.experiments.analysis.cases import cell, row
 from tests.experiments.analysis.membership_rows import row as member
 
@@ -136,17 +138,29 @@ def test_a_control_of_another_setting_counts_only_where_none_was_run() -> None:
     assert (works.word, kinds(works)) == ("no leak found", set())
 
 
-@pytest.mark.parametrize(
-    ("attack", "word"), [("embedding_rows", "no leak found"), ("span", "not decided")]
-)
-def test_an_attack_is_adapted_to_what_it_allows_for(attack: str, word: str) -> None:
-    """``span`` turns changed texts back, and reads no noise that it is told."""
-    text = {"task": "text-classification", "metric": "rougeL", "unit": "1", "attack": attack}
-    bare = [replace(r, value=(r.value or 0) / 40) for r in tried(8, 20.0, **text)]
-    held = [replace(r, value=(r.value or 0) / 40) for r in tried(8, 0.0, **text, **NOISE)]
-    verdict = verdicts([*bare, *held])["", "gaussian_noise"]
+@pytest.mark.parametrize(("attack", "word"), [("dlg", "no leak found"), ("spear", "not decided")])
+def test_an_attack_is_adapted_to_what_it_uses(attack: str, word: str) -> None:
+    """``spear`` turns changed images back, and uses no noise that it is told."""
+    rows = [*tried(8, 20.0, attack=attack), *tried(8, 0.0, attack=attack, **NOISE)]
+    verdict = verdicts(rows)["", "gaussian_noise"]
     assert verdict.word == word
     assert ("no_adaptive" in kinds(verdict)) == (word == "not decided")
+
+
+@pytest.mark.parametrize(
+    ("attack", "defense", "uses"),
+    [
+        ("spear", {"name": "mixup"}, True),
+        ("span", {"name": "ghost"}, True),
+        ("span", {"name": "gaussian_noise", "std": 0.1}, True),  # which it measures
+        ("embedding_rows", {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}, True),
+        ("embedding_rows", {"name": "prune", "fraction": 0.9}, False),
+        ("not_installed", {"name": "prune", "fraction": 0.9}, True),
+    ],
+)
+def test_what_an_adaptive_attack_uses(attack: str, defense: dict[str, Any], uses: bool) -> None:
+    key = AttackKey(attack, ADAPTED["attack_options"], adaptive=True)
+    assert allows_for(key, json.dumps([defense])) == uses
 
 
 def test_clients_that_hold_one_row_are_one() -> None:

@@ -172,7 +172,7 @@ def test_a_leak_in_one_round_is_not_hidden_by_the_others() -> None:
     swapped = rows(lambda c, r: level(c + 3, r), control=OTHER_CLIENT, **ADAPTED)
     verdict = verdict_of(first, blind, swapped, works(**ADAPTED))
     assert (verdict.word, kinds(verdict)) == ("not decided", ["round"])
-    assert verdict.reasons[0].numbers["round"] == 1
+    assert verdict.reasons[0].numbers["part"] == 1
 
 
 def test_an_exact_example_without_any_baseline_decides_nothing() -> None:
