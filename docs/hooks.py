@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(((?:\.\./)+)((?!\.)[\w./-]+)\)")
 LANGUAGES = {".py": "python", ".toml": "toml", ".md": "markdown"}
-_MADE: dict[str, Page] = {}
+_PAGES: dict[str, Page] = {}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the generated pages into the section "Reference"."""
-    _MADE.clear()
-    _MADE.update({page.path: page for page in pages()})
+    _PAGES.clear()
+    _PAGES.update({page.path: page for page in pages()})
     sections: dict[str, list[Any]] = {}
-    for page in _MADE.values():
+    for page in _PAGES.values():
         folder = posixpath.basename(posixpath.dirname(page.path))
         sections.setdefault(folder, []).append({page.title: page.path})
     single = sections.pop("reference")
@@ -34,12 +34,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for section in config.nav or []:
         if "Reference" in section:
             section["Reference"] += [*single, *folders]
-    _MADE["index.md"] = Page("index.md", "Home", home())
+    _PAGES["index.md"] = Page("index.md", "Home", home())
     for file in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         page = Page(f"notebooks/{file.stem}.md", file.stem, notebook(file))
-        _MADE[page.path] = page
+        _PAGES[page.path] = page
     for path in linked():
-        _MADE[f"source/{path}.md"] = Page(f"source/{path}.md", path, source(path))
+        _PAGES[f"source/{path}.md"] = Page(f"source/{path}.md", path, source(path))
     return config
 
 
@@ -47,7 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     from mkdocs.structure.files import File
 
-    for page in _MADE.values():
+    for page in _PAGES.values():
         files.append(File.generated(config, page.path, content=page.text))
     return files
 

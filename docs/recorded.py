@@ -50,7 +50,7 @@ def record(run: Run, name: str, cpu_seconds: float | None, others: Sequence[Run]
     old = read(name) if (RESULTS / f"{name}.json").exists() else None
     runs = [run, *others]
     measured = [value for each in runs for value in values(each)]
-    rows, columns = _made(measured)
+    rows, columns = _tabulated(measured)
     if old is not None and any(row.source for row in old.rows):
         known = (measured, [value for each in runs for value in derived(each)])
         rows, columns = [_renewed(row, known, name) for row in old.rows], old.columns
@@ -103,7 +103,7 @@ def write(result: Result, name: str) -> Path:
     return path
 
 
-def _made(measured: Sequence[Value]) -> tuple[list[Row], Columns]:
+def _tabulated(measured: Sequence[Value]) -> tuple[list[Row], Columns]:
     """A row for each value, with its source; labels that never differ name no line."""
     varied = tuple(key for key in _LABELS if len({value.labels[key] for value in measured}) > 1)
     lines = varied or ("attack",)

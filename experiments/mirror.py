@@ -28,7 +28,7 @@ Version: TypeAlias = tuple[int, int]
 PERIOD = 20.0
 """Seconds between two copies to the store while a command works."""
 _LEDGER = "jobs.sqlite"
-_OWN = (".lock", ".unfinished", "-wal", "-shm")
+_LOCAL = (".lock", ".unfinished", "-wal", "-shm")
 """Ends of the names of files that mean something to this machine alone."""
 _AT_ONCE = 16
 
@@ -150,14 +150,14 @@ class Mirror:
         bucket = self._root.partition("/")[0]  # a store makes folders by itself, but no bucket
         if (
             bucket
-            and self._told(lambda: self._store.get_file_info(bucket)).type is FileType.NotFound
+            and self._asked(lambda: self._store.get_file_info(bucket)).type is FileType.NotFound
         ):
             raise ConfigError(f"{self._url}: there is no bucket {bucket!r}. Make it first.")
         here, there = self._here(), self._there()
         news = [name for name in there if name not in here or self._side(name, 1) != there[name]]
         self._in_waves(news, self._download)
         now = self._here()
-        known = {n: pair for n, pair in self._equal.items() if n in there or not self._kept(n)}
+        known = {n: pair for n, pair in self._equal.items() if n in there or not self._mirrored(n)}
         self._equal = known | {name: (now[name], there[name]) for name in news}
         self._note()
 
@@ -168,7 +168,7 @@ class Mirror:
         mine = [name for name, version in here.items() if self._side(name, 0) != version]
         if working:  # a file and its record are copied together
             mine = [n for n in mine if n != _LEDGER and here[n][0] <= begun]
-        gone = [name for name in self._equal if name not in here and self._kept(name)]
+        gone = [name for name in self._equal if name not in here and self._mirrored(name)]
         for name in (*mine, *gone):
             if name not in self._sent and there.get(name) not in (None, self._side(name, 1)):
                 raise StoreError(
@@ -176,7 +176,7 @@ class Mirror:
                     f"in {self._folder}; run it again when the other has ended."
                 )
         for name in sorted(gone, key=_wave, reverse=True):
-            self._told(partial(self._store.delete_file, self._root + name))
+            self._asked(partial(self._store.delete_file, self._root + name))
             del self._equal[name]
         self._in_waves(mine, self._upload)
         there = self._there() if mine else there
@@ -187,10 +187,10 @@ class Mirror:
     def _side(self, name: str, side: int) -> Version | None:
         return self._equal[name][side] if name in self._equal else None
 
-    def _kept(self, name: str) -> bool:
+    def _mirrored(self, name: str) -> bool:
         parts = Path(name).parts
         hidden = any(part.startswith(".") or part in self._omit for part in parts)
-        return not hidden and not name.endswith(_OWN)
+        return not hidden and not name.endswith(_LOCAL)
 
     def _here(self) -> dict[str, Version]:
         versions = {}
@@ -200,13 +200,13 @@ class Mirror:
                     status = path.stat()
                     name = path.relative_to(self._folder).as_posix()
                     versions[name] = (status.st_mtime_ns, status.st_size)
-        return {name: version for name, version in versions.items() if self._kept(name)}
+        return {name: version for name, version in versions.items() if self._mirrored(name)}
 
     def _there(self) -> dict[str, Version]:
         from pyarrow.fs import FileSelector
 
         chosen = FileSelector(self._root, allow_not_found=True, recursive=True)
-        infos = self._told(lambda: self._store.get_file_info(chosen))
+        infos = self._asked(lambda: self._store.get_file_info(chosen))
         files = [info for info in infos if info.is_file]
         versions = {
             info.path.removeprefix(self._root): (info.mtime_ns, info.size) for info in files
@@ -215,7 +215,7 @@ class Mirror:
             raise StoreError(
                 f"{self._url}: holds {wrong[0]!r}, which names no file of a run. Delete it there."
             )
-        return {name: version for name, version in versions.items() if self._kept(name)}
+        return {name: version for name, version in versions.items() if self._mirrored(name)}
 
     def _in_waves(self, names: Collection[str], copy: Callable[[str], None]) -> None:
         for wave in range(3):
@@ -230,17 +230,17 @@ class Mirror:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary, ours = path.with_name(f".{path.name}.tmp"), LocalFileSystem()
-        self._told(lambda: copy_files(self._root + name, str(temporary), self._store, ours))
+        self._asked(lambda: copy_files(self._root + name, str(temporary), self._store, ours))
         os.replace(temporary, path)
 
     def _upload(self, name: str) -> None:
         from pyarrow.fs import LocalFileSystem, copy_files
 
         source, target, ours = str(self._folder / name), self._root + name, LocalFileSystem()
-        self._told(lambda: copy_files(source, target, ours, self._store))
+        self._asked(lambda: copy_files(source, target, ours, self._store))
         self._sent.add(name)
 
-    def _told(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401
+    def _asked(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401
         from pyarrow import ArrowException
 
         try:

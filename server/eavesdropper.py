@@ -235,7 +235,7 @@ class Eavesdropper(Wrapper):
 
     def _keep(self, server_round: int, replies: Sequence[Reply]) -> None:
         selected = [
-            replace(reply, arrays=self._kept(reply.arrays))
+            replace(reply, arrays=self._selected(reply.arrays))
             for reply in replies
             if any(self.policy.keeps(server_round, n) for n in (reply.client, *reply.nodes))
         ]
@@ -254,7 +254,7 @@ class Eavesdropper(Wrapper):
                 "them, say so later: fedsim attack ... --knows FACT=VALUE"
             )
 
-    def _kept(self, arrays: Arrays) -> Arrays:
+    def _selected(self, arrays: Arrays) -> Arrays:
         chosen = {name: value for name, value in arrays.items() if self.policy.keeps_tensor(name)}
         if not chosen:
             raise ConfigError(

@@ -22,7 +22,7 @@ Score: TypeAlias = Callable[[Sequence[TokenIds], float], Tensor]
 _BREAKS = 40  # most break points of a sentence considered in one step
 _WINDOW = (7, 14)  # shortest and longest stretch, in tokens, that every other step keeps to
 _PIECES = (3, 4, 5)  # break points of one step; the pieces between them are rearranged
-_KEPT = 256  # rearrangements with the best links, from which the candidates are drawn
+_SHORTLIST = 256  # rearrangements with the best links, from which the candidates are drawn
 
 
 class Fluency:
@@ -101,7 +101,7 @@ class Links:
         """At most ``count`` sentences with the pieces between ``pieces`` cuts in a new order.
 
         One order is drawn for all. Each choice of cuts is rated by the gain in log-probability at
-        its joints, and ``count`` choices are drawn from the best ``_KEPT``.
+        its joints, and ``count`` choices are drawn from the best ``_SHORTLIST``.
         """
         orders = list(itertools.permutations(range(pieces - 1)))[1:]
         order = orders[int(torch.randint(len(orders), (), generator=rng))]
@@ -112,7 +112,7 @@ class Links:
             gain += self.gains[chosen[:, before + 1], chosen[:, after]]
         for cut in range(pieces):
             gain -= self.gains[chosen[:, cut], chosen[:, cut]]
-        best = gain.topk(min(_KEPT, len(gain))).indices
+        best = gain.topk(min(_SHORTLIST, len(gain))).indices
         drawn = best[torch.randperm(len(best), generator=rng)[:count]]
         return [self._cut(sentence, row, order) for row in chosen[drawn].tolist()]
 

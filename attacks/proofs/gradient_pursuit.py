@@ -54,7 +54,7 @@ class GradientPursuit:
     def __init__(self, match: GradientMatcher, whole: Tensors) -> None:
         self.match, self.whole = match, whole
         self.lines: list[Tensor] = []
-        self._made: list[Tensors] = []
+        self._gradients: list[Tensors] = []
         self._weights = torch.zeros(0)
 
     @classmethod
@@ -77,30 +77,34 @@ class GradientPursuit:
     def add(self, line: Tensor) -> None:
         """Take one more line."""
         self.lines.append(line)
-        self._made.append(self.match.gradient(line))
+        self._gradients.append(self.match.gradient(line))
         self._fit()
 
     def exchange(self, lines: Mapping[int, Tensor]) -> None:
         """Take other lines in place of some."""
         for index, line in lines.items():
-            self.lines[index], self._made[index] = line, self.match.gradient(line)
+            self.lines[index], self._gradients[index] = line, self.match.gradient(line)
         self._fit()
 
     def left(self, *but: int) -> Tensors:
         """The update less what the lines but some explain."""
         weights = self._weights.clone()
         weights[list(but)] = 0
-        return less(self.whole, [self.match.shown(gradient) for gradient in self._made], weights)
+        return less(
+            self.whole, [self.match.shown(gradient) for gradient in self._gradients], weights
+        )
 
     def part(self, *but: int) -> Tensors:
         """What the lines but some explain, whether or not it was sent."""
         weights = self._weights.clone()
         weights[list(but)] = 0
         nothing = {name: torch.zeros_like(value) for name, value in self.whole.items()}
-        return less(nothing, self._made, -weights)
+        return less(nothing, self._gradients, -weights)
 
     def _fit(self) -> None:
-        self._weights = fitted(self.whole, [self.match.shown(gradient) for gradient in self._made])
+        self._weights = fitted(
+            self.whole, [self.match.shown(gradient) for gradient in self._gradients]
+        )
 
 
 def fitted(whole: Tensors, parts: Sequence[Tensors]) -> Tensor:

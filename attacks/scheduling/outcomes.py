@@ -64,7 +64,7 @@ def write_outcome(
     if isinstance(outcome, Reconstruction):
         try:
             tensors = _finite(outcome)
-            record = JobRecord.model_validate({**dict(record), **_told(outcome)})
+            record = JobRecord.model_validate({**dict(record), **_statements(outcome)})
         except (KeyboardInterrupt, Terminated):
             raise
         except BaseException as error:  # a malformed guess is a failed attack, too
@@ -81,7 +81,7 @@ def write_outcome(
     return record
 
 
-def _told(outcome: Reconstruction) -> dict[str, object]:
+def _statements(outcome: Reconstruction) -> dict[str, object]:
     """The attack's statements about its guess; validated, as attacks may come from others."""
     ended: Status = "exhausted" if outcome.exhausted else "done"
     return {

@@ -19,7 +19,7 @@ from fedsim.files import write_bytes
 Reference: TypeAlias = Any
 """Ray's reference to the content of a file; Ray has no types."""
 
-_KEPT = 2 << 30
+_CACHED = 2 << 30
 """Bytes of files shared by jobs, such as broadcasts, that stay in the object store."""
 
 
@@ -72,7 +72,7 @@ class Outbox:
 
     def _share(self, path: Path) -> Reference:
         if path not in self._shared:
-            if self._bytes > _KEPT:
+            if self._bytes > _CACHED:
                 self._shared, self._bytes = {}, 0
             self._shared[path] = self._put(path)
             self._bytes += path.stat().st_size

@@ -36,7 +36,7 @@ from fedsim.records import (
 )
 from fedsim.threads import one_thread
 
-_KEPT = 256
+_CACHED = 256
 """Captures whose examples and guesses stay in memory: more than most rounds have."""
 
 
@@ -93,10 +93,10 @@ class Scorer:
     def rows(self) -> Iterator[ScoreRow]:
         """All rows of the cell, by attack, capture, control, metric and example."""
         victims = self.victims
-        truth = lru_cache(_KEPT)(victims.examples)
+        truth = lru_cache(_CACHED)(victims.examples)
         others = controls(victims)
         for entry in self._chosen:
-            guess = lru_cache(_KEPT)(partial(read_guess, victims))
+            guess = lru_cache(_CACHED)(partial(read_guess, victims))
             for key in victims.keys:
                 yield from self._compare(entry, key, guess(entry.label, key), truth(key), "none")
                 if entry.key.attack != PRIOR_ONLY:  # it is a baseline itself

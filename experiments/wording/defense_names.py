@@ -34,7 +34,7 @@ def defense_name(defense: str, text: str) -> str:
     parts = _parts(defense, text)
     if parts is None:
         return f"{family(defense)} ({text})"
-    return " + ".join(_name(title(name), _written(_own(name, table))) for name, table in parts)
+    return " + ".join(_name(title(name), _written(_changed(name, table))) for name, table in parts)
 
 
 def spoken(name: str) -> str:
@@ -58,7 +58,7 @@ def short_options(defense: str, text: str) -> str:
     parts = _parts(defense, text)
     if parts is None:
         return text
-    return " + ".join(filter(None, (_written(_own(name, table)) for name, table in parts)))
+    return " + ".join(filter(None, (_written(_changed(name, table)) for name, table in parts)))
 
 
 def strength(defense: str, text: str, members: Iterable[str], *, bare: bool = False) -> str:
@@ -117,7 +117,7 @@ def _flat(defense: str, text: str) -> dict[tuple[int, str], Any]:
     return {(i, key): value for i, (_, table) in enumerate(parts) for key, value in table.items()}
 
 
-def _own(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     defaults = _defaults(name)
     return {k: v for k, v in sorted(table.items()) if k not in defaults or defaults[k] != v}
 

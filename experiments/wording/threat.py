@@ -171,7 +171,7 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
             f"rounds {_listed(capture.rounds)}; "
             f"{'clients' if run.cohort == 1 else 'cohorts'} {_listed(capture.clients)}"
         )
-    if stored := _kept(capture):
+    if stored := _stored(capture):
         lines["kept of a reply"] = stored
     if cell.probes.count:
         lines["probes"] = (
@@ -181,7 +181,7 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
     return lines | {"seed": str(cell.seed)}
 
 
-def _kept(policy: CaptureConfig) -> str:
+def _stored(policy: CaptureConfig) -> str:
     """What the server keeps of a reply where that is not all; empty if it is."""
     if not policy.enabled:
         return ""

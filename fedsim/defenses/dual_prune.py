@@ -55,11 +55,11 @@ class DualPrune(Defense):
     def surrogate(self, update: Tensors) -> Tensors:
         """The same pruning, with a mask constant under differentiation."""
         return {
-            name: value * self._kept(value) if value.is_floating_point() else value
+            name: value * self._mask(value) if value.is_floating_point() else value
             for name, value in update.items()
         }
 
-    def _kept(self, value: torch.Tensor) -> torch.Tensor:
+    def _mask(self, value: torch.Tensor) -> torch.Tensor:
         flat, count = value.flatten(), value.numel()
         top = min(round(count * self.largest), count - 1)
         mask = largest(flat, max(top + 1, count - round(count * self.smallest)))

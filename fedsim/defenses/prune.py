@@ -51,11 +51,11 @@ class Prune(StagedDefense):
         if self.keep == "largest":
             return self.surrogate(update)
         return {
-            name: value * self._kept(value, rng) if value.is_floating_point() else value
+            name: value * self._mask(value, rng) if value.is_floating_point() else value
             for name, value in update.items()
         }
 
-    def _kept(self, value: Tensor, rng: torch.Generator) -> Tensor:
+    def _mask(self, value: Tensor, rng: torch.Generator) -> Tensor:
         drawn = torch.rand(value.shape, generator=rng, device=rng.device) >= self.fraction
         return drawn.to(value.device)
 

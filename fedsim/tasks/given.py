@@ -112,7 +112,7 @@ def task_of(
     Raises:
         ConfigError: something is missing or does not fit.
     """
-    built = _made(model)
+    built = _network(model)
     inner = unwrapped(built) if isinstance(built, nn.Module) else built
     if isinstance(inner, str) or is_transformer(inner):
         if loss is not None:
@@ -159,7 +159,7 @@ def _refuse_unread(model: str, **given: object) -> None:
             raise ConfigError(f"{name}: {value!r} is not for {model}. Leave {name} out.")
 
 
-def _made(model: Model) -> nn.Module | str:
+def _network(model: Model) -> nn.Module | str:
     if isinstance(model, nn.Module):
         return model
     if isinstance(model, str) and ":" not in model:

@@ -172,5 +172,5 @@ def test_membership_is_among_the_values(run: Run) -> None:
 def test_a_model_that_diverged_has_no_mean() -> None:
     labels = dict.fromkeys(("data", "model", "protocol", "setting", "defense", "attack"), "")
     value = values.Value({**labels, "probe": ""}, "loss", "1", 1, float("inf"), None, None)
-    (row,), _ = recorded._made([value])
+    (row,), _ = recorded._tabulated([value])
     assert Row.model_validate(row.model_dump()).text(2) == "diverged"
