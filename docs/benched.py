@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.bench_families import FamilyRow
-from docs.measured import Columns, Result, Row, read
+from docs.measured import Columns, ResultFile, Row, read
 from docs.recorded import write
 
 NAME = "families"
@@ -32,11 +32,11 @@ _MEASURES = {
 }
 
 
-def families(measured: list[FamilyRow]) -> Result:
+def families(measured: list[FamilyRow]) -> ResultFile:
     """The result file of all architectures."""
     old = read(NAME)
     head = ["git", "rev-parse", "--short=7", "HEAD"]
-    return Result(
+    return ResultFile(
         title=old.title,
         paper=old.paper,
         command=_COMMAND,

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from docs.measured import RESULTS, Columns, Result, Row, read, significant
+from docs.measured import RESULTS, Columns, ResultFile, Row, read, significant
 from docs.recorded import origin, write
 from experiments.arena.records import GRADE, Grade, GradedNumber
 from experiments.plan.folder import read_provenance
@@ -19,7 +19,7 @@ _LEAST = 0.05
 """A smaller CPU time, in minutes, is written as this."""
 
 
-def board(grades: Iterable[Grade], run: Path) -> Result:
+def board(grades: Iterable[Grade], run: Path) -> ResultFile:
     """The result file of the grades, by track and within it the best first.
 
     Args:
@@ -29,7 +29,7 @@ def board(grades: Iterable[Grade], run: Path) -> Result:
     ordered = sorted(grades, key=lambda grade: (grade.track, -grade.score.mean))
     tracks = dict.fromkeys(grade.track for grade in ordered)
     known = origin(read_provenance(run), round(sum(grade.cpu_seconds for grade in ordered), 1))
-    return Result(
+    return ResultFile(
         title="The arena's board",
         paper="",
         command="; ".join(f"fedsim seal {track} sealed/{track}" for track in tracks),

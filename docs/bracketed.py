@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from statistics import median
 
-from docs.measured import Columns, Result, Row
+from docs.measured import Columns, ResultFile, Row
 from docs.recorded import origin, write
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.plan.config import find
@@ -23,7 +23,7 @@ from fedsim.files import read_json, read_record
 _BOUNDS = ("blind guess", "reached", "at least", "at most", "at most if Gaussian")
 
 
-def record(root: Path) -> Result:
+def record(root: Path) -> ResultFile:
     """The result file of a run with ``limits.json`` and ``summary.json``."""
     run = Run.open(root)
     known = budgets(root, {cell.name: cell.config for cell in run.cells})
@@ -32,7 +32,7 @@ def record(root: Path) -> Result:
         (section, bracket) for section in sections for bracket in brackets(section, known).values()
     ]
     provenance = read_json(root / "provenance.json")
-    return Result(
+    return ResultFile(
         title=opening(find(run.plan.name)).rstrip("."),
         paper="",
         command=f"fedsim run {run.plan.name}; fedsim limits runs/{run.plan.name}",

@@ -10,7 +10,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from docs.measured import Columns, Result, Row
+from docs.measured import Columns, ResultFile, Row
 from docs.recorded import origin, write
 from experiments.console import Console
 from experiments.decision.answer import Answer, FamilyAnswer, Tried
@@ -56,7 +56,7 @@ def full_grid(answer: Answer, root: Path) -> list[list[Tried]]:
         ).grid()
 
 
-def record(root: Path) -> Result:
+def record(root: Path) -> ResultFile:
     """The result file of a calibration and of the full grid beside it."""
     answer = read_record(root / FOLDER / "answer.json", Answer)
     grid = full_grid(answer, root)
@@ -70,7 +70,7 @@ def record(root: Path) -> Result:
     grain += "".join(
         f" --range {name}={low:g}:{high:g}" for name, (low, high) in answer.question.ranges.items()
     )
-    return Result(
+    return ResultFile(
         title=opening(find(answer.name)).rstrip("."),
         paper="",
         command=f"fedsim calibrate {answer.name} {hold}{lose}{grain}",

@@ -8,7 +8,7 @@ from docs.measured import (
     DASH,
     PAPERS,
     Reference,
-    Result,
+    ResultFile,
     Row,
     Strict,
     digits,
@@ -118,7 +118,7 @@ def _hours(name: str) -> str:
     return f"{'about ' * (result.cpu_seconds is None)}{number(seconds / 3600, 2)}"
 
 
-def _seconds(result: Result) -> float | None:
+def _seconds(result: ResultFile) -> float | None:
     """CPU time as it was recorded, or about what it was."""
     return result.cpu_seconds_about if result.cpu_seconds is None else result.cpu_seconds
 

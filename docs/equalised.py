@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from docs.measured import Columns, Result, Row, significant
+from docs.measured import Columns, ResultFile, Row, significant
 from docs.recorded import origin, write
 from docs.values import jobs
 from experiments.analysis.differences import Side, sections
@@ -47,7 +47,7 @@ CHEAPER, DEARER = "cheaper", "dearer"
 LESS, MORE, ALIKE = "leaks less", "leaks more", "not told apart"
 
 
-def record(search: Path, roots: Sequence[Path]) -> Result:
+def record(search: Path, roots: Sequence[Path]) -> ResultFile:
     """The result file of a search and of the attacks at the strengths that it found.
 
     Raises:
@@ -94,7 +94,7 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
     depth = answer.question.strengths.bit_length()
     digits = 1 if unit == "dB" else 2
     dear = sum(family.at is None for family in answer.families)
-    return Result(
+    return ResultFile(
         title=opening(find(answer.name)).rstrip("."),
         paper="",
         command=(

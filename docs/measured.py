@@ -100,7 +100,7 @@ class Columns(Strict):
     digits: dict[str, int] = {}
 
 
-class Result(Strict):
+class ResultFile(Strict):
     """One file of ``docs/results``: one table and where it comes from.
 
     Attributes:
@@ -133,7 +133,7 @@ class Result(Strict):
     generator: str = ""
 
     @model_validator(mode="after")
-    def _accounts_for_time(self) -> Result:
+    def _accounts_for_time(self) -> ResultFile:
         if (self.cpu_seconds is None) != bool(self.cpu_seconds_reason):
             raise ValueError("give cpu_seconds, or the reason why it is missing")
         if self.cpu_seconds is not None and self.cpu_seconds_about is not None:
@@ -178,10 +178,10 @@ def significant(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def read(name: str) -> Result:
+def read(name: str) -> ResultFile:
     """One result file."""
     text = (RESULTS / f"{name}.json").read_text(encoding="utf-8")
-    return Result.model_validate(json.loads(text))
+    return ResultFile.model_validate(json.loads(text))
 
 
 def read_headlines() -> Headlines:

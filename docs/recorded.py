@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from docs.measured import RESULTS, Columns, Result, Row, read, significant
+from docs.measured import RESULTS, Columns, ResultFile, Row, read, significant
 from docs.sources import refusal
 from docs.values import Value, derived, jobs, values
 from experiments.plan.config import shipped
@@ -35,7 +35,9 @@ _SILENT = re.compile(r" --(json|quiet)\b| --(out|engine|workers) \S+")
 _JOBS = "Jobs: "
 
 
-def record(run: Run, name: str, cpu_seconds: float | None, others: Sequence[Run] = ()) -> Result:
+def record(
+    run: Run, name: str, cpu_seconds: float | None, others: Sequence[Run] = ()
+) -> ResultFile:
     """The result file of a run, or of several that one table shows.
 
     Args:
@@ -60,7 +62,7 @@ def record(run: Run, name: str, cpu_seconds: float | None, others: Sequence[Run]
     notes = [note for note in (old.notes if old else ()) if not note.startswith(_JOBS)]
     if how := "; ".join(filter(None, map(jobs, runs))):
         notes.append(f"{_JOBS}{how}.")
-    return Result(
+    return ResultFile(
         title=old.title if old else _title(run.plan.name),
         paper=old.paper if old else "",
         command="; ".join(map(_command, runs)),
@@ -89,7 +91,7 @@ def spent(folder: Path) -> float | None:
     return float(read_json(clock)["seconds"]) if clock.exists() else None
 
 
-def write(result: Result, name: str) -> Path:
+def write(result: ResultFile, name: str) -> Path:
     """Write ``docs/results/<name>.json``, without what is empty.
 
     Raises:

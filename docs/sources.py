@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 import tomli_w
 
-from docs.measured import HEADLINES, PAPERS, RESULTS, Result, Row, read
+from docs.measured import HEADLINES, PAPERS, RESULTS, ResultFile, Row, read
 from docs.progress import RUN, members
 from experiments.plan.config import shipped
 from fedsim.files import write_bytes
@@ -45,7 +45,7 @@ class SourceGap(NamedTuple):
     notes: list[str]
 
 
-def gap(result: Result) -> SourceGap:
+def gap(result: ResultFile) -> SourceGap:
     """What of a file names no source."""
     if result.generator:
         return SourceGap([], [])
@@ -53,7 +53,7 @@ def gap(result: Result) -> SourceGap:
     return SourceGap(rows, list(_unsourced(result)))
 
 
-def _unsourced(result: Result) -> Iterator[str]:
+def _unsourced(result: ResultFile) -> Iterator[str]:
     """Decimals, counts and whole numbers with a unit that no row and no experiment holds."""
     printed = [x for row in result.rows for x in (row.mean, row.low, row.high, row.paper_value)]
     values = [x for x in printed if x is not None]
@@ -114,7 +114,7 @@ def exempt() -> Exempt:
     return {"rows": table.get("rows", {}), "notes": table.get("notes", {})}
 
 
-def refusal(result: Result, name: str) -> str:
+def refusal(result: ResultFile, name: str) -> str:
     """Why a file must not be written; empty if it may."""
     lacking, allowed = gap(result), exempt()
     if len(lacking.rows) > allowed["rows"].get(name, 0):

@@ -18,7 +18,7 @@ from docs.measured import (
     ROOT,
     Columns,
     Headline,
-    Result,
+    ResultFile,
     Row,
     look_up,
     named_row,
@@ -37,7 +37,7 @@ PAPERS = "papers/"
 Cells = dict[tuple[str, ...], dict[str, list[Row]]]
 
 
-def table(result: Result) -> str:
+def table(result: ResultFile) -> str:
     """The Markdown table alone."""
     lines, across, cells = _grid(result)
     sizes = {line: _sizes(cells[line]) for line in lines}
@@ -55,7 +55,7 @@ def table(result: Result) -> str:
     return markdown([*header, *([] if one_size else ["n"])], body)
 
 
-def source(result: Result, name: str) -> str:
+def source(result: ResultFile, name: str) -> str:
     """The line below the table: how the numbers were measured."""
     sizes = {_sizes(cells) for cells in _grid(result)[2].values()} - {""}
     n = f"n = {sizes.pop()}; " if len(sizes) == 1 else ""
@@ -74,7 +74,7 @@ def source(result: Result, name: str) -> str:
     )
 
 
-def _grid(result: Result) -> tuple[list[tuple[str, ...]], list[str], Cells]:
+def _grid(result: ResultFile) -> tuple[list[tuple[str, ...]], list[str], Cells]:
     """Lines and columns in the order of the rows, and the rows of each cell."""
     cells: Cells = {}
     across: list[str] = []

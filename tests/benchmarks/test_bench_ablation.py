@@ -10,7 +10,7 @@ from attacks.tokens.cuts import CUTS
 from benchmarks import bench_ablation
 from benchmarks.bench_ablation import PLAN, ablation, recorded
 from benchmarks.span_changes import COMPONENTS, THRESHOLDS, changed
-from docs.measured import Result
+from docs.measured import ResultFile
 
 TINY = {"gpt2-8k": ("tiny-gpt2", "sentences", "train[:20]")}
 CHANGES = [f"{name} x {factor}" for name in THRESHOLDS for factor in ("1/2", "2")]
@@ -47,7 +47,7 @@ def test_rows_are_appended_once_and_recorded(
     assert [row.exact for row in rows] == [1, 1, 1]
     assert [*ablation(out, [5], [CELL])] == []
     assert len(out.read_text().splitlines()) == 3
-    result = Result.model_validate(recorded(out))
+    result = ResultFile.model_validate(recorded(out))
     assert {row.setting["change"] for row in result.rows} == {"sweep", "gap x 2"}
     (difference, *_) = [row for row in result.rows if row.measure == "difference"]
     assert (difference.mean, difference.n) == (0, 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs import recorded, sources
-from docs.measured import Result, Row, read
+from docs.measured import ResultFile, Row, read
 from experiments.plan.folder import Run
 from fedsim.errors import ConfigError
 
@@ -41,7 +41,7 @@ def test_a_run_gives_every_row_its_source(run: Run, results: Path) -> None:
 def test_a_new_file_with_a_number_from_nowhere_is_refused(
     changes: dict[str, object], said: str, results: Path
 ) -> None:
-    result = Result.model_validate(MNIST.model_dump() | changes)
+    result = ResultFile.model_validate(MNIST.model_dump() | changes)
     with pytest.raises(ConfigError, match=said):
         recorded.write(result, "new")
     kind = "rows" if "rows" in changes else "notes"
@@ -54,7 +54,7 @@ def test_a_new_file_with_a_number_from_nowhere_is_refused(
 
 def test_a_note_may_repeat_a_row_the_experiment_and_the_paper(results: Path) -> None:
     notes = ["The paper has 0.0038, we have 59.0 dB, 24 of 24 right, at a rate of 1.0."]
-    result = Result.model_validate(MNIST.model_dump() | {"notes": notes})
+    result = ResultFile.model_validate(MNIST.model_dump() | {"notes": notes})
     assert recorded.write(result, "new").exists()
 
 

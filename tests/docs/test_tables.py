@@ -8,7 +8,17 @@ import pytest
 
 from docs import tables
 from docs.claims import CLAIMS
-from docs.measured import HEADLINES, PAPERS, RESULTS, ROOT, Headlines, Result, Row, look_up, read
+from docs.measured import (
+    HEADLINES,
+    PAPERS,
+    RESULTS,
+    ROOT,
+    Headlines,
+    ResultFile,
+    Row,
+    look_up,
+    read,
+)
 
 NAMES = sorted(path.stem for path in RESULTS.glob("*.json"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -61,8 +71,8 @@ def row(value: float, **changes: object) -> Row:
     return Row.model_validate({**given, **changes})
 
 
-def result(*rows: Row, **columns: object) -> Result:
-    return Result.model_validate(
+def result(*rows: Row, **columns: object) -> ResultFile:
+    return ResultFile.model_validate(
         {
             **json.loads((RESULTS / "dlg-images.json").read_text()),
             "columns": {"lines": ["defense"], **columns},
