@@ -78,7 +78,8 @@ def best_reading(
     refused = CannotAttack("it has no reading of the reply", "Choose another attack.")
     sign: int | None = 1
     for number, (reading, assumed, turned) in enumerate(_readings(chosen, reply)):
-        if turned and reply.mirrored is None and not (sign == -1 or _half_explained(best)):
+        doubtful = sign == -1 or _half_explained(best) or _may_rise(task, best)
+        if turned and reply.mirrored is None and not doubtful:
             continue
         # An attack that can do without the number proves a guess, and leaves time for others.
         share = 1.0 if "num_examples" in chosen.requires else _SHARE
@@ -175,6 +176,15 @@ def _readings(chosen: Attack, reply: OpenReply) -> Iterator[tuple[OpenReply, str
 def _half_explained(guess: Reconstruction | None) -> bool:
     """Whether the inputs of a guess are in the span of a message that they do not explain."""
     return guess is not None and not guess.certified and "in_span" in (guess.confidence or ())
+
+
+def _may_rise(task: Task, guess: Reconstruction | None) -> bool:
+    """Whether another sign of a gradient has other targets, which nothing but a guess would show.
+
+    Biases of independent classes rise or fall with each class; of a softmax they sum to 0, which
+    tells the sign before.
+    """
+    return task.spec.target == "classes" and (guess is None or not guess.certified)
 
 
 def _sign(reply: OpenReply, reading: OpenReply, task: Task, guess: Reconstruction) -> int | None:

@@ -403,6 +403,9 @@ def test_a_coarse_format_that_allows_no_proof_is_named(form: str) -> None:
     assert guess.confidence == ("in_span",)
     shown = "rounding to float16" if form == "half weights" else "moves a pixel by up to"
     assert shown in guess.note
+    solved = fedsim.attack(victim, "closed_form", quiet=True)
+    assert fedsim.score(solved, truth=image(1)).mean("psnr") > 60
+    assert "certified" not in solved.confidence
 
 
 def test_whole_numbers_are_named_as_such(tmp_path: Path) -> None:

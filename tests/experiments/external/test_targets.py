@@ -154,6 +154,17 @@ def test_numbers_are_solved_for(loss: Any, target: Any) -> None:
     assert "target" in str(guess)
 
 
+def test_several_classes_tell_the_sign() -> None:
+    """Where the gradient comes times -1, the other classes explain nothing."""
+
+    def ascent(model: Any, batch: Any) -> Tensor:
+        return -bce_columns(model, batch)
+
+    guess = solved(victim_of(network(4), bce_columns, [[1.0, 1.0, 1.0, 0.0]], client=ascent))
+    assert guess.labels == ((0, 1, 2),)
+    assert "the reply is the gradient times -1" in guess.note
+
+
 def test_several_classes_of_one_example() -> None:
     target = [[1.0, 0.0, 1.0, 0.0]]
     guess = solved(victim_of(network(4), bce_columns, target))
