@@ -1,4 +1,4 @@
-"""What a layer is given of an image: its pixels, normalised value by value or as they are."""
+"""What a layer is given of an image: its pixels, normalised or as they are, in some order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-_PROBES = 4  # images: a black, a white and random ones
+_PROBES = 4  # images: a black, a white, one in which no value occurs twice, and a random one
 _ROUNDING = 1e-4
 """Relative error of float32 that leaves a map affine; half and twice as much change no test."""
 _BEYOND = 1e-3
@@ -22,31 +22,33 @@ _BEYOND = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class SeenInput:
-    """``scale * image + shift``, value by value.
+    """``scale * image[order] + shift``, value by value.
 
     Attributes:
         scale: ``(value,)`` in float64.
         shift: ``(value,)``.
+        order: number of the pixel of each value, ``(value,)``, such as of channels that come last.
     """
 
     scale: Tensor
     shift: Tensor
+    order: Tensor
 
     def image(self, values: Tensor) -> Tensor:
         """Pixels ``(..., value)`` of which a layer is given ``values (..., value)``."""
-        return (values - self.shift) / self.scale
+        return ((values - self.shift) / self.scale)[..., self.order.argsort()]
 
     @property
     def plain(self) -> bool:
         """Whether the layer is given the pixels as they are."""
-        return bool((self.scale == 1).all() and (self.shift == 0).all())
+        ordered = bool((self.order.diff() == 1).all())
+        return ordered and bool((self.scale == 1).all() and (self.shift == 0).all())
 
 
 def seen_input(network: nn.Module, task: Task, layer: str) -> SeenInput:
     """How the input of a layer depends on the pixels.
 
-    Told from a black, a white and two random images, since the owner's loss or the network may
-    normalise.
+    Told from four images, since the owner's loss or the network may normalise.
 
     Raises:
         CannotAttack: the layer is given something else.
@@ -55,6 +57,8 @@ def seen_input(network: nn.Module, task: Task, layer: str) -> SeenInput:
     rng = torch.Generator().manual_seed(0)
     pixels = torch.rand(_PROBES, *task.spec.input_shape, generator=rng)
     pixels[0], pixels[1] = 0, 1
+    distinct = torch.randperm(pixels[2].numel(), generator=rng) / pixels[2].numel()
+    pixels[2] = distinct.view_as(pixels[2])
     pixels = pixels.to(like)
     with torch.no_grad(), noted({layer: network.get_submodule(layer)}) as calls:
         task.loss(network, Batch(pixels, task.any_labels(_PROBES).to(like.device)))
@@ -62,12 +66,13 @@ def seen_input(network: nn.Module, task: Task, layer: str) -> SeenInput:
     flat = pixels.flatten(1).double()
     if inputs and inputs[0].numel() == flat.numel() and len(inputs[0]) == _PROBES:
         values = inputs[0].flatten(1).double()
-        affine = SeenInput(values[1] - values[0], values[0])
-        error = (affine.scale * flat + affine.shift - values).abs().max()
-        if bool((affine.scale != 0).all()) and float(error) <= _ROUNDING * float(
-            values.abs().max()
-        ):
-            return affine
+        scale, shift = values[1] - values[0], values[0]
+        if bool((scale != 0).all()):
+            order = torch.empty_like(scale, dtype=torch.int64)
+            order[((values[2] - shift) / scale).argsort()] = flat[2].argsort()
+            error = (scale * flat[:, order] + shift - values).abs().max()
+            if float(error) <= _ROUNDING * float(values.abs().max()):
+                return SeenInput(scale, shift, order)
     check_plain(network, layer)
     raise CannotAttack(
         f"{layer!r} of {type(network).__name__} is not given the pixels one by one",

@@ -123,6 +123,18 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
                 confidence=(certificate(proof),),
                 note="; ".join(filter(None, notes)),
             )
+    if sequence.head.bias not in gradient:
+        if solved is None or solved.error >= CUTS.explained:
+            raise CannotAttack(
+                "no image explains the update, and what noise leaves of one is estimated beside "
+                "the head's bias, which is not there",
+                "Choose an attack that searches.",
+            )
+        return Reconstruction(
+            Batch(solved.image, solved.target.target),
+            objective=solved.error,
+            confidence=("guess",),
+        )
     length = step_length(observation) if scaled else 1.0
     seen = Received(gradient, length, sequence.head, target)
     return _estimated(estimate(observation, task, seen, rng, job), solved, gradient)

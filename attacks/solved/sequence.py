@@ -52,8 +52,11 @@ class Sequence:
         """
         head = find_head(network)
         calls = _trace(network, task, head)
-        call = calls[0]
-        check_plain(network, call.name)
+        # What is before the first of these may do to pixels what a loader does.
+        start = next((i for i, call in enumerate(calls) if isinstance(call.part, _LAYERS)), 0)
+        for call in calls[: start + 1]:
+            check_plain(network, call.name)
+        calls, call = calls[start:], calls[start]
         entry = seen_input(network, task, call.name)
         if (
             isinstance(call.part, nn.Linear)
@@ -62,14 +65,19 @@ class Sequence:
         ):
             first = Head(call.name, *(_parameter(call.name, name) for name in ("weight", "bias")))
             return cls(head, entry, first, ())
+        if head.bias is None:
+            raise CannotAttack(
+                f"{head.layer!r} has no bias, whose gradient sets the scale of what it was given",
+                _SEARCH,
+            )
         return cls(head, entry, None, tuple(_convolutions(type(network).__name__, calls)))
 
     @property
     def needed(self) -> list[str]:
         """The parameters whose gradients the solution takes."""
         below = [f"{layer.name}.weight" for layer in self.layers]
-        first = [] if self.first is None else [self.first.weight, str(self.first.bias)]
-        return [self.head.weight, str(self.head.bias), *below, *first]
+        last = self.first or self.head
+        return [*dict.fromkeys((self.head.weight, last.weight, str(last.bias), *below))]
 
     def solve(self, model: Replay, gradient: Tensors) -> Tensor:
         """The image's pixels ``(value,)`` that solve each layer, from the last one back."""

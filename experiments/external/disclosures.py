@@ -13,7 +13,7 @@ from attacks.observed.labels import find_head
 from attacks.observed.running_statistics import counted_batches, tracking_layers
 from experiments.external.update import Update
 from fedsim.capture import CaptureKey
-from fedsim.errors import FedsimError, message_of
+from fedsim.errors import CannotAttack, FedsimError, message_of
 from fedsim.files import Record, read_json, write_json
 from fedsim.knowledge import FACTS
 from fedsim.seeds import generator
@@ -80,6 +80,8 @@ def _labels(victim: Update) -> tuple[dict[str, int], str]:
     known = type(seen)(seen.key, seen.sent, seen.received, seen.kind, facts)
     try:
         found = known_labels(known, task, generator(0, "labels", str(seen.key)), Job())
+    except CannotAttack as error:
+        return {}, error.reason
     except FedsimError as error:
         return {}, str(error)
     except Exception as error:  # the network is foreign code

@@ -154,8 +154,14 @@ def _switches(results: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterat
             "Batch normalisation sends mean and variance of every batch: keep the statistics on "
             "the clients, as FedBN does, or choose group normalisation."
         )
-    if not any("num_examples" in disclosure.known for disclosure in given):
-        yield "More attacks run if they know the number of examples: --knows num_examples=N."
+    refusals = [outcome.refusal for outcome in results if outcome.guess is None]
+    lacking = [fact for fact in FACTS if any(fact in refusal for refusal in refusals)]
+    if lacking:
+        options = " ".join(f"--knows {fact}=VALUE" for fact in lacking)
+        yield (
+            f"Attacks that were refused run where the attacker knows {', '.join(lacking)}: "
+            f"fedsim attack with {options}."
+        )
 
 
 def _who(given: Sequence[Disclosure], task: Task) -> str:

@@ -154,6 +154,43 @@ def test_numbers_are_solved_for(loss: Any, target: Any) -> None:
     assert "target" in str(guess)
 
 
+class ChannelsLast(nn.Module):
+    """Takes ``(height, width, channel)``, as apps of another framework's data have it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.inner(inputs.permute(0, 3, 1, 2))  # type: ignore[no-any-return]
+
+
+def linear_net(*first: nn.Module, bias: bool = True) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *first, nn.Flatten(), nn.Linear(192, 40), nn.ReLU(), nn.Linear(40, 4, bias=bias)
+    )
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        ChannelsLast(linear_net()),
+        linear_net(nn.BatchNorm2d(8)).eval(),
+        linear_net(bias=False),
+    ],
+    ids=["channels last", "normalised by the first layer", "head without bias"],
+)
+def test_what_does_not_hide_an_input(net: nn.Module) -> None:
+    inputs = torch.rand(1, 8, 8, 3, generator=torch.Generator().manual_seed(2))
+    victim = victim_of(net, cross_entropy, [2], inputs)
+    solved(victim, inputs)
+    guess = fedsim.attack(victim, "spear", quiet=True, samples=4096)
+    assert guess.certified == (True,)
+    assert guess.images is not None
+    torch.testing.assert_close(guess.images, inputs, atol=1e-4, rtol=0)
+
+
 def test_several_classes_tell_the_sign() -> None:
     """Where the gradient comes times -1, the other classes explain nothing."""
 
