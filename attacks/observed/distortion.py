@@ -38,8 +38,12 @@ class Distortion:
 
     @property
     def bound(self) -> Tensor:
-        """Smallest magnitude that was kept: where the largest were, none of the others is above."""
-        return self.values[self.sent].abs().min()
+        """Smallest magnitude that was kept: where the largest were, none of the others is above.
+
+        Zeros that rounding made were sent as well, and bound nothing.
+        """
+        sizes = self.values[self.sent].abs()
+        return sizes[sizes > 0].min()
 
 
 def read_distortion(gradient: Tensors, received: Tensors, length: float, head: Head) -> Distortion:
