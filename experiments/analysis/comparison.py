@@ -88,10 +88,11 @@ class BaselineComparison:
 
     def reason_of(self, attack: Scored) -> Reason:
         """That the attack, compared on the victims that it did not refuse, may leak these."""
-        leads = [lead.mean for known in self.against.values() for lead in known.values()]
+        metric, known = next(iter(self.against.items()))
         of, refused = float(len(attack.values)), float(len(attack.refused))
-        numbers = {"of": of, "victims": of - refused} | ({"mean": min(leads)} if leads else {})
-        return Reason(kind="answered", attack=self.attacker, numbers=numbers)
+        least = {"mean": min(lead.mean for lead in known.values())} if known else {}
+        numbers = {"of": of, "victims": of - refused} | least
+        return Reason(kind="answered", attack=self.attacker, metric=metric, numbers=numbers)
 
     def _reason(self, metric: str, known: Mapping[str, Difference]) -> Reason:
         lacking = [kind for kind in NULLS if kind not in known]

@@ -142,8 +142,8 @@ def _answered(section: TaskFindings, reason: Reason) -> str:
     lead = f" is {show(numbers['mean'], unit_of_main(section))}{unit_after(section)} above a blind"
     said = f"{lead} guess" if "mean" in numbers else " is compared with no blind guess"
     return (
-        f"on the {numbers['victims']:.0f} of {numbers['of']:.0f} victims that it did not refuse "
-        f"{_who(section, reason)}{said}, which is not surely too little to count"
+        f"{_metric(reason)}on the {numbers['victims']:.0f} of {numbers['of']:.0f} victims that it "
+        f"did not refuse {_who(section, reason)}{said}, which is not surely too little to count"
     )
 
 
