@@ -37,12 +37,12 @@ def rows() -> list[list[str]]:
     return [_line(name, cells.get(name, {})) for name in dict.fromkeys([*claimed, *cells])]
 
 
-def _line(name: str, own: dict[str, str]) -> list[str]:
+def _line(name: str, stated: dict[str, str]) -> list[str]:
     cls = DEFENSES.get(name)
-    title = own.get("title") or (cls and cls.title) or name.replace("_", " ")
-    cited = own.get("cited") or (_CITED.findall(_opening(cls)) if cls else [""])[0].rstrip(", ")
-    claim = own.get("claim") or (cls.claim if cls else "")
-    known = _measured(title) | own
+    title = stated.get("title") or (cls and cls.title) or name.replace("_", " ")
+    cited = stated.get("cited") or (_CITED.findall(_opening(cls)) if cls else [""])[0].rstrip(", ")
+    claim = stated.get("claim") or (cls.claim if cls else "")
+    known = _measured(title) | stated
     values = (_filled(known.get(key, "")) for key in ("oblivious", "adaptive", "verdict"))
     return [
         f"{title} ({cited})",

@@ -75,15 +75,15 @@ class SvDefense(Defense):
         for name, value in received.items():
             if value.dim() < 2:
                 continue
-            matrix, own = value.flatten(1), guess[name].flatten(1)
+            matrix, guessed = value.flatten(1), guess[name].flatten(1)
             lengths = matrix.norm(dim=1)
             weights = (lengths / lengths.max()).sqrt().clamp(min=_ROUNDED)
             matrix = matrix / weights[:, None]
             left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
             spanned = (sizes > _ROUNDED * sizes[0]).to(sizes)
-            lost = own - (left * spanned) @ (left.mT @ own)
+            lost = guessed - (left * spanned) @ (left.mT @ guessed)
             lost = lost - (lost @ right.mT * spanned) @ right
-            fitting[name], plain[name] = (own - lost).view_as(value), matrix.view_as(value)
+            fitting[name], plain[name] = (guessed - lost).view_as(value), matrix.view_as(value)
             if (bias := _bias(name)) in received:
                 plain[bias] = received[bias] / weights
         return fitting, plain

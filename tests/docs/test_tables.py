@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from docs import tables
+from docs import claims, tables
 from docs.claims import CLAIMS
 from docs.measured import (
     HEADLINES,
@@ -19,6 +19,7 @@ from docs.measured import (
     look_up,
     read,
 )
+from fedsim.defenses import DEFENSES
 
 NAMES = sorted(path.stem for path in RESULTS.glob("*.json"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -64,6 +65,21 @@ def test_headlines_repeat_one_value_each() -> None:
     wrong = rows[0].references[0].model_copy(update={"measure": "no such measure"})
     with pytest.raises(LookupError, match="0 values"):
         look_up(wrong)
+
+
+def test_a_claim_stands_beside_the_value_that_its_cell_names() -> None:
+    lines = {line[0].partition(" (")[0]: line for line in claims.rows()}
+    published = {cls.title for cls in DEFENSES.values() if cls.family == "published"}
+    assert published <= lines.keys()
+    (adaptive,) = (
+        r
+        for r in read("published-defenses-2").rows
+        if r.setting["defense"] == "TIP" and r.measure == "adaptive, dB"
+    )
+    assert lines["TIP"][3].startswith(f"{adaptive.text(1)} of ")
+    assert claims._filled("{ghost: GHOST / span: exact match}") == "0 of 12 [0.00, 0.26]"
+    with pytest.raises(ValueError, match="not enough values"):
+        claims._filled("{ghost: GHOST / span: no such measure}")
 
 
 def row(value: float, **changes: object) -> Row:
