@@ -61,6 +61,13 @@ class SummedInputs:
             torch.cat([centred, shift[None]]),
         )
 
+    @property
+    def allowed(self) -> Tensor:
+        """Which word may stand at which place, bool ``(word, place)``; CPU."""
+        table = torch.zeros(len(self.words), int(self.place.max()) + 1, dtype=torch.bool)
+        table[self.word.cpu(), self.place.cpu()] = True
+        return table
+
     def node(self, word: int, place: int) -> Tensor:
         """The number of a word's node at a place ``(1,)``; empty if it is no candidate there."""
         return torch.nonzero((self.word == word) & (self.place == place))[:, 0]

@@ -15,11 +15,12 @@ from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.summed_inputs import SummedInputs
 from fedsim.types import Tensors
 
-_MOST_MEMBERS = 16  # tokens that a word's gradient is explained by at most
+_MOST_MEMBERS = 24  # tokens that a word's gradient is explained by at most
 _UNEXPLAINED = 0.005  # share of both its gradients at which no further one is needed
 _TOGETHER = 64  # words whose gradients are explained in one pass
 _NO_ROOM = 1e-5  # square of a node's part outside the chosen ones that rounding leaves
 _AGREEMENT = 0.4  # share of a set's words that have to choose a word for it to belong to them
+_BARRED = -1e3  # likeness of a word to a place where it can not stand; others are above -1
 _PURITY = 0.75  # share of a word's choices that have to be of its set for it to order the set
 
 
@@ -57,9 +58,11 @@ class WordClusters:
 
     Attributes:
         groups: the most coherent first, one for each word.
+        gone: token ids of words that known sentences explain.
     """
 
     groups: list[WordCluster]
+    gone: frozenset[int]
     _sides: Sequence[_Side]
     _table: SummedInputs
     _stop: int
@@ -89,7 +92,8 @@ class WordClusters:
         ]
         inner = {int(word) for part in tokens[1:] for word in part} - {stop}
         words = [word for word, token in enumerate(table.words) if token in inner]
-        return cls([], sides, table, stop)._grouped(words, torch.ones_like(table.word) > 0, job)
+        free = torch.ones_like(table.word, dtype=torch.bool)
+        return cls([], frozenset(), sides, table, stop)._grouped(words, free, job)
 
     def beside(self, lines: Sequence[Sequence[int]], job: Job) -> WordClusters | None:
         """The groups of what is left where these sentences are known.
@@ -107,8 +111,9 @@ class WordClusters:
                 if sum(side.unexplained(word, nodes) for side in self._sides) < _UNEXPLAINED
             }
         words = {self._table.words.index(group.anchor) for group in self.groups} - done
-        gone = torch.isin(self._table.word, self._table.word.new_tensor([*done]))
-        return self._grouped(sorted(words), ~gone, job)
+        free = ~torch.isin(self._table.word, self._table.word.new_tensor([*done]))
+        gone = frozenset(self._table.words[word] for word in done)
+        return replace(self, gone=gone)._grouped(sorted(words), free, job)
 
     def _grouped(self, words: Sequence[int], free: Tensor, job: Job) -> WordClusters | None:
         picks: dict[int, set[int]] = {}
@@ -128,10 +133,19 @@ class WordClusters:
         return chosen[:count]
 
     def lines(self, group: WordCluster, lengths: Sequence[int]) -> list[tuple[int, ...]]:
-        """Their likeliest order for each length, between a start and an end."""
+        """Their likeliest order for each length, between a start and an end.
+
+        Not for lengths that leave out more than one of the words that can stand at one place alone.
+        """
         words, pure = (self._numbers(ids) for ids in (sorted(group.words), group.pure))
-        end = self._numbers([self._stop])
-        return [self._ordered(words, pure, end, n) for n in lengths if n > 2]
+        end, allowed = self._numbers([self._stop]), self._table.allowed[words]
+        places = allowed.int().argmax(1)[allowed.sum(1) == 1]
+        beyond = [int((places > n - 2).sum()) for n in lengths]
+        return [
+            self._ordered(words, pure, end, n)
+            for n, out in zip(lengths, beyond, strict=True)
+            if n > 2 and out <= min(beyond) + 1
+        ]
 
     def _numbers(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor([self._table.words.index(word) for word in ids])
@@ -146,9 +160,11 @@ class WordClusters:
         shares = torch.cat([side.shares(atoms, pure) for side in self._sides], 1)
         shares = shares / shares.norm(dim=1, keepdim=True).clamp(min=1e-30)
         alike = shares[:count] @ shares[count : count + length - 2].T
+        alike[~table.allowed[words, 1 : length - 1]] = _BARRED
         line = alike.argmax(0).tolist()
         for word, place in zip(*linear_sum_assignment(-alike.numpy()), strict=True):
-            line[place] = word
+            if alike[word, place] > _BARRED:
+                line[place] = word
         whole = torch.cat([start, words[line], end])
         return tuple(table.words[word] for word in whole.tolist())
 

@@ -19,6 +19,7 @@ from attacks.tokens.layout import RIGHT, Layout, left_layouts, trailing_layouts
 from attacks.tokens.sentences import SpanSentence, grow
 from attacks.tokens.span_membership import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
+from attacks.tokens.word_places import narrowed
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
 
@@ -192,7 +193,9 @@ class ExactSearch:
                 "encoder needs",
                 "Choose a model whose tokenizer does, as BERT's.",
             )
-        tokens, sentences = shortlist.tokens, list[SpanSentence]()
+        update = self.model.observation.update()
+        tokens = narrowed(test.layers, update, shortlist.tokens)
+        sentences = list[SpanSentence]()
         usual = any(ends[-1] in words.tolist() for words in tokens[1:])
         for stop in ends[-1:] if usual else tokens[-1].tolist():  # else the application adds none
             possible = [
@@ -206,7 +209,6 @@ class ExactSearch:
                 continue
             clusters = None
             if usual:
-                update = self.model.observation.update()
                 clusters = WordClusters.of(test.layers, update, tokens, stop, self.job)
             descent = SineDescent(test, tokens, stop, possible, clusters)
             descent.run(self.starts, self._count, self.rng, self.job)

@@ -16,6 +16,7 @@ from attacks.tokens.sentences import SpanSentence
 from attacks.tokens.span_membership import SpanTest
 from attacks.tokens.word_clusters import WordCluster, WordClusters
 
+_LENGTHS = 3  # likeliest lengths from which a group of words is settled
 _KICKS = 8  # fresh draws of a line's worst tokens, in a row, before the line is given up
 
 TokenIds: TypeAlias = tuple[int, ...]
@@ -31,9 +32,9 @@ class SineDescent:
     tested. But the fewer tokens are wrong, the nearer all of them are to the span: on MiniLM with
     four sentences the mean sine is 0.43 with all words wrong, 0.27 with three and 0.14 with one.
     A pass tries every candidate at each position, also in exchange with another position that holds
-    it, and then every other length. A line in a local minimum is kicked: some of its tokens are
-    drawn anew, preferably those with a large sine. Where words are known to go together, their
-    likeliest order is tried first.
+    it, and then every other length; where none helps, each token is moved elsewhere. A line in a
+    local minimum is kicked: some of its tokens are drawn anew, preferably those with a large sine.
+    Where words are known to go together, their likeliest order is tried first.
     """
 
     def __init__(
@@ -76,21 +77,31 @@ class SineDescent:
         return job.expired
 
     def _together(self, most: int | None, rng: torch.Generator, job: Job) -> SpanSentence | None:
-        """Note the sentences of words that go together; returns the best line of no sentence."""
+        """Note the sentences of words that go together; returns the best line of no sentence.
+
+        Kicks take longest, so that they wait until no group gives a sentence without. Each sentence
+        takes its words from the others, which are grouped anew.
+        """
         best: SpanSentence | None = None
-        clusters, tried = self._clusters, set[frozenset[int]]()
+        clusters, kicked, tried = self._clusters, False, set[tuple[frozenset[int], bool]]()
         while clusters is not None:
             before = len(self.found)
             for group in clusters.groups:
+                seen = any(group.anchor in line.ids for line in self.found)
+                if seen or (group.words, kicked) in tried:
+                    continue
+                tried.add((group.words, kicked))
+                best = self._kept(self._among(clusters, group, rng, job, kicked), best, job)
                 if job.expired or self._complete(most):
                     return best
-                seen = any(group.anchor in line.ids for line in self.found)
-                if not seen and group.words not in tried:
-                    tried.add(group.words)
-                    best = self._kept(self._among(clusters, group, rng, job), best, job)
-            if len(self.found) == before:
+                if len(self.found) > before:
+                    break
+            if len(self.found) > before:
+                clusters, kicked = clusters.beside([line.ids for line in self.found], job), False
+            elif kicked:
                 break
-            clusters = clusters.beside([line.ids for line in self.found], job)
+            else:
+                kicked = True
         return best
 
     def _kept(
@@ -105,21 +116,34 @@ class SineDescent:
         return line if best is None or line.sine < best.sine else best
 
     def _among(
-        self, clusters: WordClusters, group: WordCluster, rng: torch.Generator, job: Job
+        self,
+        clusters: WordClusters,
+        group: WordCluster,
+        rng: torch.Generator,
+        job: Job,
+        kicked: bool,
     ) -> list[SpanSentence]:
         """The line settled from the words' likeliest order, or after kicks among them."""
-        lines = clusters.lines(group, self._lengths)
-        scores = self._score(lines)
-        settled = self._settle(lines[min(range(len(lines)), key=scores.__getitem__)], job)
-        if settled[0].in_span or job.expired:
-            return settled
         every = self._tokens
-        self._tokens = [
-            [token for token in words if token in group.words] or words for words in every
-        ]
-        drawn = self._kicked(self._settle(settled[0].ids, job), rng, job)
+        self._tokens = _without(every, clusters.gone)
+        lines = clusters.lines(group, self._lengths)
+        scores = dict(zip(lines, self._score(lines), strict=True))
+        settled: list[SpanSentence] = []
+        for line in sorted(lines, key=scores.__getitem__)[:_LENGTHS]:
+            other = self._settle(line, job)
+            settled = min(settled or other, other, key=lambda lines: lines[0].sine)
+            if settled[0].in_span or job.expired:
+                break
+        if kicked and not settled[0].in_span and not job.expired:
+            free = self._tokens
+            self._tokens = [
+                [token for token in words if token in group.words] or words for words in free
+            ]
+            drawn = self._kicked(self._settle(settled[0].ids, job), rng, job)
+            self._tokens = free
+            settled = self._settle(drawn[0].ids, job)
         self._tokens = every
-        return self._settle(drawn[0].ids, job)
+        return settled
 
     def _kicked(
         self, lines: list[SpanSentence], rng: torch.Generator, job: Job
@@ -197,6 +221,13 @@ class SineDescent:
                     line, score = best, rivals[best]
                     if len(line) != len(before):
                         break
+            if line == before and not job.expired:
+                moved = _moved(line)
+                rival, best = min(
+                    zip(self._score(moved), moved, strict=True), default=(score, line)
+                )
+                if rival < score:
+                    line, score = best, rival
             if line == before or job.expired:
                 break
         twins = [
@@ -236,3 +267,16 @@ class SineDescent:
             scores = self._test.sentences(ids.to(self._device), lengths.to(self._device))
             self._seen.update(zip(fresh, scores.tolist(), strict=True))
         return [self._seen[line] for line in lines]
+
+
+def _moved(line: TokenIds) -> list[TokenIds]:
+    """Lines in which one token stands elsewhere, and those between have moved up."""
+    lines, inner = set[TokenIds](), range(1, len(line) - 1)
+    for here in inner:
+        rest = line[:here] + line[here + 1 :]
+        lines |= {(*rest[:there], line[here], *rest[there:]) for there in inner}
+    return [*lines - {line}]
+
+
+def _without(tokens: Sequence[list[int]], gone: frozenset[int]) -> list[list[int]]:
+    return [[token for token in words if token not in gone] or words for words in tokens]
