@@ -58,11 +58,11 @@ class WordClusters:
 
     Attributes:
         groups: the most coherent first, one for each word.
-        gone: token ids of words that known sentences explain.
+        gone: numbers of words that known sentences explain.
     """
 
     groups: list[WordCluster]
-    gone: frozenset[int]
+    gone: Tensor
     _sides: Sequence[_Side]
     _table: SummedInputs
     _stop: int
@@ -93,7 +93,7 @@ class WordClusters:
         inner = {int(word) for part in tokens[1:] for word in part} - {stop}
         words = [word for word, token in enumerate(table.words) if token in inner]
         free = torch.ones_like(table.word, dtype=torch.bool)
-        return cls([], frozenset(), sides, table, stop)._grouped(words, free, job)
+        return cls([], table.word[:0], sides, table, stop)._grouped(words, free, job)
 
     def beside(self, lines: Sequence[Sequence[int]], job: Job) -> WordClusters | None:
         """The groups of what is left where these sentences are known.
@@ -111,8 +111,8 @@ class WordClusters:
                 if sum(side.unexplained(word, nodes) for side in self._sides) < _UNEXPLAINED
             }
         words = {self._table.words.index(group.anchor) for group in self.groups} - done
-        free = ~torch.isin(self._table.word, self._table.word.new_tensor([*done]))
-        gone = frozenset(self._table.words[word] for word in done)
+        gone = self._table.word.new_tensor([*done])
+        free = ~torch.isin(self._table.word, gone)
         return replace(self, gone=gone)._grouped(sorted(words), free, job)
 
     def _grouped(self, words: Sequence[int], free: Tensor, job: Job) -> WordClusters | None:
@@ -131,6 +131,15 @@ class WordClusters:
             if all(2 * len(group.words & other.words) < len(group.words) for other in chosen):
                 chosen.append(group)
         return chosen[:count]
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """Those that may stand at each position, but for what is gone and ends a sentence."""
+        allowed = self._table.allowed
+        allowed[self.gone.cpu()] = False
+        allowed[self._numbers([self._stop])] = False
+        ids = torch.tensor(self._table.words)
+        return [ids[column].tolist() for column in allowed.T]
 
     def lines(self, group: WordCluster, lengths: Sequence[int]) -> list[tuple[int, ...]]:
         """Their likeliest order for each length, between a start and an end.

@@ -193,9 +193,7 @@ class ExactSearch:
                 "encoder needs",
                 "Choose a model whose tokenizer does, as BERT's.",
             )
-        update = self.model.observation.update()
-        tokens = narrowed(test.layers, update, shortlist.tokens)
-        sentences = list[SpanSentence]()
+        tokens, sentences = shortlist.tokens, list[SpanSentence]()
         usual = any(ends[-1] in words.tolist() for words in tokens[1:])
         for stop in ends[-1:] if usual else tokens[-1].tolist():  # else the application adds none
             possible = [
@@ -209,7 +207,9 @@ class ExactSearch:
                 continue
             clusters = None
             if usual:
-                clusters = WordClusters.of(test.layers, update, tokens, stop, self.job)
+                update = self.model.observation.update()
+                narrow = narrowed(test.layers, update, tokens, stop)
+                clusters = WordClusters.of(test.layers, update, narrow, stop, self.job)
             descent = SineDescent(test, tokens, stop, possible, clusters)
             descent.run(self.starts, self._count, self.rng, self.job)
             sentences += [sentence for sentence in descent.found if sentence.in_span or usual]

@@ -125,7 +125,7 @@ class SineDescent:
     ) -> list[SpanSentence]:
         """The line settled from the words' likeliest order, or after kicks among them."""
         every = self._tokens
-        self._tokens = _without(every, clusters.gone)
+        self._tokens = [part or words for part, words in zip(clusters.tokens, every, strict=False)]
         lines = clusters.lines(group, self._lengths)
         scores = dict(zip(lines, self._score(lines), strict=True))
         settled: list[SpanSentence] = []
@@ -135,12 +135,11 @@ class SineDescent:
             if settled[0].in_span or job.expired:
                 break
         if kicked and not settled[0].in_span and not job.expired:
-            free = self._tokens
             self._tokens = [
-                [token for token in words if token in group.words] or words for words in free
+                [token for token in words if token in group.words] or words for words in every
             ]
             drawn = self._kicked(self._settle(settled[0].ids, job), rng, job)
-            self._tokens = free
+            self._tokens = every
             settled = self._settle(drawn[0].ids, job)
         self._tokens = every
         return settled
@@ -276,7 +275,3 @@ def _moved(line: TokenIds) -> list[TokenIds]:
         rest = line[:here] + line[here + 1 :]
         lines |= {(*rest[:there], line[here], *rest[there:]) for there in inner}
     return [*lines - {line}]
-
-
-def _without(tokens: Sequence[list[int]], gone: frozenset[int]) -> list[list[int]]:
-    return [[token for token in words if token not in gone] or words for words in tokens]

@@ -340,6 +340,15 @@ def test_minilm_on_cola() -> None:
 
 
 @pytest.mark.slow
+def test_long_sentences_of_minilm_on_sst2() -> None:
+    minilm = hub("sentence-transformers/all-MiniLM-L6-v2", "nyu-mll/glue:sst2", "validation")
+    seen, truth = minilm.capture(list(range(16, 24)))
+    guess = run(minilm, replace(seen, knowledge=Knowledge()))
+    assert labelled(guess.guess) == labelled(truth)
+    assert guess.confidence == ("certified",) * 8
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["film/enron-sentences", "Salesforce/wikitext:wikitext-2-raw-v1"])
 def test_gpt2_on_sentences(data: str) -> None:
     gpt2 = hub("fedsim/gpt2-8k", data, max_length=32)

@@ -11,6 +11,7 @@ from transformers import DebertaV2ForSequenceClassification as Deberta
 from attacks.base import Job
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.word_clusters import WordClusters
+from attacks.tokens.word_places import narrowed
 from fedsim.types import Tensors
 
 START, STOP, WORDS = 1, 2, 60
@@ -98,6 +99,39 @@ def test_a_known_sentence_may_hold_a_word_that_is_no_candidate_at_its_place() ->
     assert left is not None
     others = {word for line in lines[1:] for word in line[1:-1]}
     assert {group.anchor for group in left.groups} >= others
+
+
+@pytest.mark.parametrize("repeated", [0, 3])
+def test_words_that_stand_once_are_placed_and_others_left_open(repeated: int) -> None:
+    lines, network = sentences(repeated), bert()
+    update, tokens = gradients(network, lines), candidates(lines)
+    layers = FirstLayers(network, [10, 20, 30], max(LENGTHS))
+    places = [{*words.tolist()} for words in narrowed(layers, update, tokens, STOP)]
+    words = {word for line in lines for word in line}
+    where = {word: {line.index(word) for line in lines if word in line} for word in words}
+    assert all(word in places[at] for word, right in where.items() for at in right)
+    placed = {word for word in where if sum(word in words for words in places) == 1} - {START}
+    assert placed <= {word for word, right in where.items() if len(right) == 1}
+    assert len(placed) >= 25
+    found = WordClusters.of(layers, update, narrowed(layers, update, tokens, STOP), STOP, Job())
+    assert found is not None
+    for line in lines:
+        (own,) = [group for group in found.groups if group.anchor == line[-2]]
+        assert tuple(line) in (ordered := found.lines(own, LENGTHS))
+        assert line[-2] not in placed or min(map(len, ordered)) >= len(line) - 1
+
+
+def test_places_are_left_open_without_the_gradient() -> None:
+    lines, network = sentences(0), bert()
+    tokens = candidates(lines)
+    layers = FirstLayers(network, [10, 20, 30], max(LENGTHS))
+    assert list(map(len, narrowed(layers, {}, tokens, STOP))) == list(map(len, tokens))
+    noise = torch.Generator().manual_seed(0)
+    other = {
+        name: torch.randn(value.shape, generator=noise)
+        for name, value in gradients(network, lines).items()
+    }
+    assert list(map(len, narrowed(layers, other, tokens, STOP))) == list(map(len, tokens))
 
 
 def test_another_gradient_of_the_same_words_tells_nothing() -> None:
