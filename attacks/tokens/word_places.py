@@ -80,4 +80,5 @@ def _errors(words: Tensor, unexplained: Tensor) -> Tensor:
     """The largest standard error of each word's shares, if what is unexplained were noise."""
     free = max(1, words.shape[1] - len(words))
     noise = unexplained.norm(dim=1).max() / free**0.5
-    return torch.linalg.pinv(words).norm(dim=0) * noise
+    errors: Tensor = torch.linalg.pinv(words).norm(dim=0) * noise
+    return errors
