@@ -70,7 +70,8 @@ def entries(group: Products | Vectors, index: int, where: Tensor) -> Vectors:
 def products(group: Products | Vectors, index: int, batches: int) -> Tensor:
     """Inner products ``(batch, lane, lane)`` of the gradients of each batch's lanes."""
     if isinstance(group, Vectors):
-        values = group.values[index].view(batches, -1, group.values.shape[2])
+        values = group.values[index]
+        values = values.view(batches, len(values) // batches, values.shape[1])
         return values @ values.mT
     inputs, slopes = group.left[index], group.right[index]
     lanes, rows = len(inputs) // batches, inputs.shape[1]

@@ -64,10 +64,10 @@ def decode(
     if task.spec.target != "class":  # a guess needs one, to compare its gradient
         return None
     traces = soft_traces(model, rows=rows)
-    if not traces.shown:
+    tables = None if traces.layers.causal else table_rows(model)
+    if not traces.shown and tables is None:
         return None
     count, public = observation.knowledge.num_examples or 1, observation.knowledge.auxiliary
-    tables = None if traces.layers.causal else table_rows(model)
     hidden = bool(public) and not _tells(traces, tables, observation)
     lines: list[list[int]] = []
     labels: list[int] = []
