@@ -79,8 +79,8 @@ def allows_for(attacker: AttackKey, defense_options: str) -> bool:
         return False
     if not distortions:
         return attacker.adaptive
-    told = attack.uses if attacker.adaptive and attack.uses else frozenset()
-    return distortions <= attack.estimates | told
+    granted = attack.uses if attacker.adaptive and attack.uses else frozenset()
+    return distortions <= attack.estimates | granted
 
 
 def _variants(experiment: ExperimentConfig) -> Iterator[tuple[str, dict[str, Any]]]:
