@@ -124,7 +124,7 @@ def range_evidence(observation: Observation, task: Task) -> RangeEvidence | None
     return None
 
 
-def told_range(evidence: Sequence[RangeEvidence]) -> FoundRange | None:
+def likely_range(evidence: Sequence[RangeEvidence]) -> FoundRange | None:
     """The range that updates of the same application tell, which may be [0, 1]; else None.
 
     The mean over the updates counts: what natural images have and the law does not is the same in

@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 from torch import nn
 
-from attacks.observed.input_range import range_evidence, told_range
+from attacks.observed.input_range import likely_range, range_evidence
+from experiments.external.client_layers import with_client_layers
 from experiments.external.control_variates import plain_steps
 from experiments.external.facts import facts_of
-from experiments.external.own_layers import with_own_layers
 from experiments.external.tensor_files import read_state_dict
 from experiments.external.update import Update, descending, update_of
 from fedsim.build import suggest
@@ -100,7 +100,7 @@ class Captured:
         reading = replace(reading, match=reading.match + plain.note, doubt=doubt)
         if self.kind is None and record.sign_open:
             return replace(reading, difference=self._read(seen, record, "difference"))
-        return descending(with_own_layers(reading, self._earlier(seen.key)))
+        return descending(with_client_layers(reading, self._earlier(seen.key)))
 
     def _earlier(self, key: CaptureKey) -> Iterator[Update]:
         """The replies of the same client in the rounds before, the latest first."""
@@ -210,7 +210,7 @@ def _ranged(captures: Captured) -> Captured:
         with suppress(ConfigError):  # said of each where all are read
             update = captures.update(key)
             shown.append(range_evidence(update.observation, update.task))
-    found = told_range([each for each in shown if each is not None])
+    found = likely_range([each for each in shown if each is not None])
     if found is None:
         say(
             "the range of inputs is not known, and attacks that search take [0, 1]; pass "

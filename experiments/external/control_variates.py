@@ -63,8 +63,8 @@ def plain_steps(store: CaptureStore, seen: Observation) -> Plain:
             for step, gradient in forms.values():
                 applied = _sum([step, server])
                 if _cosine(update, applied) > _PARALLEL:
-                    found = _corrected(replace(seen, sent=model), update, applied, gradient)
-                    return Plain(found, "; its control variates were taken out")
+                    corrected = _corrected(replace(seen, sent=model), update, applied, gradient)
+                    return Plain(corrected, "; its control variates were taken out")
     records = [name for name in servers if name != _BEHIND]  # a model may have two equal halves
     doubt = (
         f"the server sent {' and '.join(records)} beside the model, by which the client may have "
@@ -91,14 +91,14 @@ def _variates(
     beside: Tensors, tensors: Tensors, model: Tensors | None = None
 ) -> Iterator[tuple[str, Tensors]]:
     """Sets of arrays of the model's names and shapes, by the name of their record."""
-    own, behind = _halves(tensors)
+    whole, behind = _halves(tensors)
     if behind:
         yield _BEHIND, behind
-    own = own if model is None else model
+    model = whole if model is None else model
     for record in dict.fromkeys(name.partition("/")[0] for name in beside):
         entries = {k.partition("/")[2]: v for k, v in beside.items() if k.startswith(f"{record}/")}
-        if entries and all(k in own and own[k].shape == v.shape for k, v in entries.items()):
-            yield repr(record), _floats(entries, own)
+        if entries and all(k in model and model[k].shape == v.shape for k, v in entries.items()):
+            yield repr(record), _floats(entries, model)
 
 
 def _halves(tensors: Tensors) -> tuple[Tensors, Tensors]:
@@ -117,12 +117,12 @@ def _floats(variates: Tensors, model: Tensors) -> Tensors:
 
 def _earlier(store: CaptureStore, key: CaptureKey, name: str) -> list[Tensors]:
     """The variates that the client replied with in the rounds before."""
-    found = []
+    variates = []
     for other in store.keys():
         if other.client == key.client and other.round < key.round:
             seen, beside = store.load(other), store.beside(other)[1]
-            found.append(dict(_variates(beside, seen.received, seen.sent)).get(name, {}))
-    return found
+            variates.append(dict(_variates(beside, seen.received, seen.sent)).get(name, {}))
+    return variates
 
 
 def _sum(parts: list[Tensors]) -> Tensors:

@@ -210,8 +210,8 @@ def _take_in(captures: Captured, cell: Cell) -> None:
             continue
         record = captures.store.record(key)
         mirrored = None if victim.difference is None else victim.difference.observation
-        found = {"sign_open": mirrored is not None, "doubt": victim.doubt}
-        record = record.model_copy(update=found)
+        settled = {"sign_open": mirrored is not None, "doubt": victim.doubt}
+        record = record.model_copy(update=settled)
         save_capture(store, victim.observation, record, broadcasts)
         if mirrored is not None:
             save_capture(CaptureStore(store.root / MIRRORED), mirrored, record, {})

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attacks.observed import output_rows
-from attacks.observed.input_range import range_evidence, told_range
+from attacks.observed.input_range import likely_range, range_evidence
 from attacks.scheduling.readings import OpenReply
 from experiments.external.facts import facts_of
 from experiments.external.multiples import multiple_of
@@ -143,7 +143,7 @@ class Update:
         )
         update = descending(update)
         shown = None if input_range else range_evidence(update.observation, made)
-        found = None if shown is None else told_range([shown])
+        found = None if shown is None else likely_range([shown])
         if found is None or found.form.plain:
             return update
         return replace(update, task=found.of(made), match=f"{update.match}; {found}")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fedsim
-from attacks.observed.input_range import RangeEvidence, told_range, usual_ranges
+from attacks.observed.input_range import RangeEvidence, likely_range, usual_ranges
 from attacks.observed.pixel_prior import PixelPrior
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.reply_kind import hides_its_sign, kind_of
@@ -303,7 +303,7 @@ def test_a_range_is_told_where_it_is_sure(
         RangeEvidence(forms, torch.tensor(each).log(), torch.full((3,), distance), "it shows")
         for each in shares
     ]
-    found = told_range(evidence)
+    found = likely_range(evidence)
     assert (None if found is None else (*found.form.low, *found.form.high)) == told
 
 

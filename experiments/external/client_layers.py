@@ -20,7 +20,7 @@ _FEWEST = 64
 """Entries; two independent weights of so many have a cosine of .125 or less on average."""
 
 
-def with_own_layers(update: Update, earlier: Iterator[Update]) -> Update:
+def with_client_layers(update: Update, earlier: Iterator[Update]) -> Update:
     """The update from where its layers started, as far as earlier replies of the client tell.
 
     Elsewhere the layer that the client replied stands for the one that it started from, and is no
@@ -36,28 +36,30 @@ def with_own_layers(update: Update, earlier: Iterator[Update]) -> Update:
         return update
     for before in earlier:
         start = before.observation.received
-        own = [
+        separate = [
             name
             for names, _ in unlike
             if start.keys() >= set(names)
             and _cosine(start[names[0]], seen.received[names[0]]) > _LIKE
             for name in names
         ]
-        if own:
-            note = f"; {_named(own)} started from the client's last reply, not from what was sent"
-            sent = {**seen.sent, **{name: start[name] for name in own}}
+        if separate:
+            note = (
+                f"; {_named(separate)} started from the client's last reply, not from what was sent"
+            )
+            sent = {**seen.sent, **{name: start[name] for name in separate}}
             observation = replace(seen, sent=sent)
             return replace(update, observation=observation, match=update.match + note)
-    own = [name for names, cosine in unlike if abs(cosine) < _UNLIKE for name in names]
-    if not own:
+    separate = [name for names, cosine in unlike if abs(cosine) < _UNLIKE for name in names]
+    if not separate:
         return update
-    sent = {**seen.sent, **{name: seen.received[name] for name in own}}
-    received = {name: value for name, value in seen.received.items() if name not in own}
+    sent = {**seen.sent, **{name: seen.received[name] for name in separate}}
+    received = {name: value for name, value in seen.received.items() if name not in separate}
     return replace(
         update,
         observation=replace(seen, sent=sent, received=received),
-        doubt=f"{_named(own)} did not start from what was sent: the client has layers of its own, "
-        "and those that it replied stand for them, so that nothing behind them is proven; the next "
+        doubt=f"{_named(separate)} did not start from what was sent: the client has layers of its "
+        "own, and those that it replied stand for them, so that nothing behind them is proven; the next "
         "round of the same client is attacked from where they started",
     )
 
