@@ -59,8 +59,8 @@ def with_client_layers(update: Update, earlier: Iterator[Update]) -> Update:
         update,
         observation=replace(seen, sent=sent, received=received),
         doubt=f"{_named(separate)} did not start from what was sent: the client has layers of its "
-        "own, and those that it replied stand for them, so that nothing behind them is proven; the next "
-        "round of the same client is attacked from where they started",
+        "own, and those that it replied stand for them, so that nothing behind them is proven; the "
+        "next round of the same client is attacked from where they started",
     )
 
 
