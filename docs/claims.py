@@ -25,7 +25,7 @@ HEADER = [
     "at 2 % of the accuracy, dB above cheaper, dearer noise",
 ]
 PUBLISHED = ("published-defenses", "published-defenses-2")
-EQUAL = ("equal-utility-images",)
+EQUAL = ("equal-utility-images", "equal-utility-images-2")
 _VALUE = re.compile(r"\{(~?)([^:{}]+): ([^:{}]+): ([^{}]+)\}")
 _CITED = re.compile(r"\(([^(\"]*?\d{4})\b")
 

@@ -7,7 +7,7 @@ import pytest
 from docs.equalised import ALIKE, CHEAPER, DEARER, LESS, MORE
 from docs.measured import Row, read
 
-NAMES = ("equal-utility-images", "equal-utility-text")
+NAMES = ("equal-utility-images", "equal-utility-images-2", "equal-utility-text")
 
 
 def by_defense(name: str, measure: str) -> dict[str, Row]:
