@@ -134,6 +134,9 @@ class SineDescent:
             settled = min(settled or other, other, key=lambda lines: lines[0].sine)
             if settled[0].in_span or job.expired:
                 break
+        if not settled[0].in_span and settled[0].sine <= CUTS.sentence_sine:
+            self._tokens = every  # a word that is no candidate here may be all that is wrong
+            settled = self._settle(settled[0].ids, job)
         if kicked and not settled[0].in_span and not job.expired:
             self._tokens = [
                 [token for token in words if token in group.words] or words for words in every
