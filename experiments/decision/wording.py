@@ -224,7 +224,8 @@ def _price(family: FamilyAnswer) -> str:
     if not family.costs:
         return ""
     sure = any(cost.lost.low is not None and cost.lost.low > 0 for cost in family.costs)
-    return f", {'and costs' if sure else 'at a cost not told from none:'} {_lost(family)}"
+    unsure = "" if sure else ", which so few seeds cannot tell from nothing"
+    return f", and costs {_lost(family)}{unsure}"
 
 
 def _within(reached: ReachedTarget, value: float | None) -> str:

@@ -34,6 +34,15 @@ def test_an_attack_is_told_or_measures_all_that_a_defense_does(
     assert allows_for(AttackKey(attack, "{}", adaptive), options) is expected
 
 
-def test_a_defense_of_a_foreign_federation_is_allowed_for_by_who_is_told() -> None:
-    assert not allows_for(AttackKey("span", "{}", adaptive=False), '[{"name": "theirs"}]')
-    assert allows_for(AttackKey("span", "{}", adaptive=True), '[{"name": "theirs"}]')
+@pytest.mark.parametrize(
+    ("attack", "adaptive", "expected"),
+    [
+        ("bayes", False, False),
+        ("bayes", True, True),
+        ("span", True, False),  # it uses exchanged tokens alone
+    ],
+)
+def test_a_defense_of_a_foreign_federation_is_allowed_for_by_who_uses_all_it_is_told(
+    attack: str, adaptive: bool, expected: bool
+) -> None:
+    assert allows_for(AttackKey(attack, "{}", adaptive), '[{"name": "theirs"}]') is expected
