@@ -57,7 +57,7 @@ _SMALL = 64
 
 
 @dataclass(frozen=True)
-class FoundRange:
+class LikelyRange:
     """Smallest and largest input, and what shows them."""
 
     form: InputForm
@@ -124,7 +124,7 @@ def range_evidence(observation: Observation, task: Task) -> RangeEvidence | None
     return None
 
 
-def likely_range(evidence: Sequence[RangeEvidence]) -> FoundRange | None:
+def likely_range(evidence: Sequence[RangeEvidence]) -> LikelyRange | None:
     """The range that updates of the same application tell, which may be [0, 1]; else None.
 
     The mean over the updates counts: what natural images have and the law does not is the same in
@@ -137,7 +137,7 @@ def likely_range(evidence: Sequence[RangeEvidence]) -> FoundRange | None:
     distance = torch.stack([each.distances for each in evidence])[:, best].median()
     if float(logs.softmax(0)[best]) < _SURE or float(distance) > _EXPLAINS:
         return None
-    return FoundRange(evidence[0].forms[best], evidence[0].source)
+    return LikelyRange(evidence[0].forms[best], evidence[0].source)
 
 
 def usual_ranges(pixels: tuple[int, int, int]) -> list[Range]:

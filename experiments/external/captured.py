@@ -210,16 +210,16 @@ def _ranged(captures: Captured) -> Captured:
         with suppress(ConfigError):  # said of each where all are read
             update = captures.update(key)
             shown.append(range_evidence(update.observation, update.task))
-    found = likely_range([each for each in shown if each is not None])
-    if found is None:
+    likely = likely_range([each for each in shown if each is not None])
+    if likely is None:
         say(
             "the range of inputs is not known, and attacks that search take [0, 1]; pass "
             "input_range (--input-range LOW,HIGH) if it is another",
             error=True,
         )
-    elif not found.form.plain:
-        say(f"{found}; pass input_range if they do not", error=True)
-        return replace(captures, task=found.of(captures.task))
+    elif not likely.form.plain:
+        say(f"{likely}; pass input_range if they do not", error=True)
+        return replace(captures, task=likely.of(captures.task))
     return captures
 
 

@@ -143,10 +143,10 @@ class Update:
         )
         update = descending(update)
         shown = None if input_range else range_evidence(update.observation, made)
-        found = None if shown is None else likely_range([shown])
-        if found is None or found.form.plain:
+        likely = None if shown is None else likely_range([shown])
+        if likely is None or likely.form.plain:
             return update
-        return replace(update, task=found.of(made), match=f"{update.match}; {found}")
+        return replace(update, task=likely.of(made), match=f"{update.match}; {likely}")
 
     @property
     def reply(self) -> OpenReply:
