@@ -48,12 +48,11 @@ _NEAR = 4.0
 """Distances between two numbers on the wire up to which an entry is next to zero."""
 _CUT_OUTPUTS = 3
 """Outputs with one largest entry; the slopes of two, as of two classes, may be opposite."""
-_MNIST = ((0.1307,), (0.3081,))
-_CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+_MNIST = ((0.1307,), (0.3081,))  # means and deviations which most loaders normalise with
+_CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # the same of small pictures
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""Means and deviations which most loaders normalise with. Those of small pictures and of large ones
-are too near each other to be told apart."""
-_SMALL = 64
+"""The same of large pictures; the two are too near each other to be told apart."""
+_SMALL = 64  # pixels up to which a picture is taken for a small one
 
 
 @dataclass(frozen=True)

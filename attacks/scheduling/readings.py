@@ -248,8 +248,7 @@ def _check_count(guess: Reconstruction, reading: OpenReply, task: Task) -> None:
     count, known = len(guess.guess), reading.seen.knowledge.num_examples
     proven = guess.proven
     most = known if known is not None or proven else reading.claimed
-    sure = proven or set(guess.confidence or ("guess",)) == {"in_span"}
-    packed = sure and task.spec.kind == "language-modelling"
+    packed = proven and task.spec.kind == "language-modelling"
     if most is not None and count > most and not packed:
         raise CannotAttack(
             f"it explains the update by {count} examples, and there are {most}",

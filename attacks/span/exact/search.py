@@ -21,9 +21,7 @@ from attacks.tokens.span_membership import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
 from attacks.tokens.word_places import narrowed
 from fedsim.errors import CannotAttack
-from fedsim.records import Certificate
 
-_IN_SPAN: Certificate = "in_span"
 _RESTARTS = 3
 """Tokens tried as those behind which positions restart."""
 _MORE = "the gradient spans more tokens than were found, as of texts packed into a row would"
@@ -180,9 +178,17 @@ class ExactSearch:
         for last in list(dict.fromkeys(ends))[:_RESTARTS]:
             placed = test.restarting(int(last))
             rows, _ = grow(placed, tokens, limit, self.beam, self.job, public=shortlist.public)
-            if rows and self._filled(test, rows):
+            if rows and self._fits(test, rows) and self._filled(test, rows):
                 return rows
         return []
+
+    def _fits(self, test: SpanTest, rows: list[SpanSentence]) -> bool:
+        """Whether rows have no more inputs than the span has dimensions, but for their ends.
+
+        More lie in a span that is too coarse to tell tokens apart, as of adapters of a low rank.
+        """
+        inputs = {row.ids[:end] for row in rows for end in range(1, len(row.ids) + 1)}
+        return len(inputs) <= test.subspace.rank + (self._count or 1)
 
     def _descended(self, test: SpanTest, shortlist: Candidates) -> tuple[list[SpanSentence], bool]:
         """Sentences of an encoder."""
@@ -232,25 +238,18 @@ class ExactSearch:
         guess = proven(best, whole, known)
         if guess.certified or not self._one_step:
             return guess
-        if self._filled(test, sentences):
-            return self._beside(guess, sentences)
-        return replace(guess, note=f"{guess.note}; {_MORE}" if guess.note else _MORE)
+        note = self._crowded(sentences) if self._filled(test, sentences) else _MORE
+        return replace(guess, note="; ".join(filter(None, (guess.note, note))))
 
-    def _beside(self, guess: Reconstruction, sentences: list[SpanSentence]) -> Reconstruction:
-        """All sentences of a span that they fill, where they are more than there are rows."""
-        lines = [sentence.ids for sentence in sentences if sentence.in_span]
-        if not self._count or len(lines) <= max(self._count, len(guess.guess)):
-            return guess
+    def _crowded(self, sentences: list[SpanSentence]) -> str:
+        """That a span which they fill holds more lines than there are rows, one clause."""
+        lines = sum(sentence.in_span for sentence in sentences)
+        if not self._count or lines <= self._count:
+            return ""
         rows = f"{self._count} row{'s' * (self._count > 1)}"
-        note = (
-            f"{len(lines)} texts in {rows}; how they are set there is not known, so that none is "
-            "proven and each may lack its last token"
-        )
-        return replace(
-            guess,
-            guess=batch_of(lines, self.model.task, [-1] * len(lines)),
-            confidence=(_IN_SPAN,) * len(lines),
-            note=note,
+        return (
+            f"{lines} lines lie in the span of {rows}: texts packed into a row, or a span too "
+            "coarse to tell them apart"
         )
 
     def _layouts(

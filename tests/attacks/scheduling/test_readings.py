@@ -20,7 +20,9 @@ from fedsim.knowledge import Knowledge
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-TASK: Any = SimpleNamespace(modality="text", spec=SimpleNamespace(kind="text-classification"))
+TASK: Any = SimpleNamespace(
+    modality="text", spec=SimpleNamespace(kind="text-classification", target="class")
+)
 SEEN = Observation(
     CaptureKey(round=1, client=0),
     {"w": torch.zeros(1, 2)},
