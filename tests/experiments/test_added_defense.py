@@ -16,6 +16,7 @@ from tests.apps.cases import IMAGES, Make
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fakes")
 def test_a_defense_added_by_entry_point_runs_to_the_summary(make_run: Make) -> None:
     run = make_run(

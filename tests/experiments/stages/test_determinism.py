@@ -65,6 +65,7 @@ def test_attacks_during_and_after_the_training_give_the_same_rows(make_run: Make
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_ray_attacks_give_the_rows_of_in_process(make_run: Make, ray_cluster: None) -> None:
     reference = make_run(TEXT, "in-process")
     execute(reference, STAGES, quiet=True)
