@@ -14,8 +14,9 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.declared import declared, granted_noise
 from attacks.observed.labels import find_head, infer_label
+from attacks.observed.prior import prior_lines
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
-from attacks.proofs.certificate import MatchedBatch, Prover
+from attacks.proofs.certificate import MatchedBatch, Prover, batch_of
 from attacks.proofs.last_tokens import ended
 from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
@@ -29,6 +30,8 @@ from fedsim.models.embeddings import embedding_names
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
+
+_HIDDEN = "no row of the word embeddings stands out of the noise; the most frequent words"
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ class EmbeddingRows(Attack):
             width ``d`` and energy ``e`` in units of the noise variance (estimated on the median
             row). At 4 about 3 of BERT's 30522 rows count by chance, at 5 about 0.1.
         adaptive: take the noise of a gradient from the granted defense, which tells it where most
-            rows are of the batch; estimated where the defense adds none.
+            rows are of the batch; estimated where the defense adds none. Where noise hides all
+            rows the guess is that of ``PriorOnly``.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
@@ -101,6 +105,9 @@ class EmbeddingRows(Attack):
         words, positions = tables(observation, network, job.device)
         noise = self._declared(observation) or noise_variance(words)
         tokens = standing_out(words, noise, self.threshold)
+        if not len(tokens) and self.adaptive:
+            lines, classes = prior_lines(observation, task, job)
+            return Reconstruction(batch_of(lines, task, classes), note=_HIDDEN)
         most = len(words) if count is None else count * spec.input_shape[0]
         if not 0 < len(tokens) <= most:
             raise CannotAttack(

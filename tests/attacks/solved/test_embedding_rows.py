@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.observed.word_rows import noise_variance, without_decay
+from attacks.prior_only import PriorOnly
 from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.solved.incidence import arrangement, depths, sentence
 from fedsim.capture import Observation
@@ -278,3 +279,18 @@ def test_declared_noise_is_not_estimated_on_the_rows(bert: Victim) -> None:
     secret = replace(granted, knowledge=known.model_copy(update={"defense": None}))
     with pytest.raises(CannotAttack, match="needs the client's defense"):
         adaptive.reconstruct([secret], bert.task, [rng], Job())
+
+
+def test_who_is_told_of_noise_that_hides_all_rows_guesses_as_blindly_as_anyone(
+    bert: Victim,
+) -> None:
+    noise = {"name": "gaussian_noise", "std": 10.0}
+    seen, _ = bert.capture([5], noise)
+    granted = replace(seen, knowledge=seen.knowledge.model_copy(update={"defense": (noise,)}))
+    rng, adaptive = torch.Generator(), EmbeddingRows(adaptive=True)
+    (guess,) = adaptive.reconstruct([granted], bert.task, [rng], Job())
+    (blind,) = PriorOnly().reconstruct([granted], bert.task, [rng], Job())
+    assert tokens(guess.guess) == tokens(blind.guess)
+    assert "the most frequent words" in guess.note
+    with pytest.raises(CannotAttack, match="0 rows of the word embeddings stand out"):
+        EmbeddingRows().reconstruct([granted], bert.task, [rng], Job())
