@@ -176,8 +176,8 @@ def judge(
         members=telling,
         null=null,
         nulls={
-            kind: fmean(one.values.values())
-            for kind, one in (nulls_of(known[best.attacker], here[main]) if best else {}).items()
+            kind: fmean(blind.values.values())
+            for kind, blind in (nulls_of(known[best.attacker], here[main]) if best else {}).items()
         },
         over_null=best.against[main][null] if best and null else None,
         beating=beating,

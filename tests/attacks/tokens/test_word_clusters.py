@@ -113,11 +113,11 @@ def test_words_that_stand_once_are_placed_and_others_left_open(repeated: int) ->
     placed = {word for word in where if sum(word in words for words in places) == 1} - {START}
     assert placed <= {word for word, right in where.items() if len(right) == 1}
     assert len(placed) >= 15
-    found = WordClusters.of(layers, update, narrowed(layers, update, tokens, STOP), STOP, Job())
-    assert found is not None
+    clusters = WordClusters.of(layers, update, narrowed(layers, update, tokens, STOP), STOP, Job())
+    assert clusters is not None
     for line in lines:
-        (own,) = [group for group in found.groups if group.anchor == line[-2]]
-        assert tuple(line) in (ordered := found.lines(own, LENGTHS))
+        (group,) = [each for each in clusters.groups if each.anchor == line[-2]]
+        assert tuple(line) in (ordered := clusters.lines(group, LENGTHS))
         assert line[-2] not in placed or min(map(len, ordered)) >= len(line) - 1
 
 

@@ -137,8 +137,8 @@ def test_a_row_of_two_clients_counts_once_and_each_hit_of_it_does() -> None:
         entry: Any = SimpleNamespace(label="span", key=SimpleNamespace(attack="span"))
         trial = CellTrial((), SimpleNamespace(), (target,))  # type: ignore[arg-type]
         trial.__dict__ |= {"_scorers": [scorer], "_entries": [entry]}
-        found = (trial._of_client(["span"], client)["span"][target.name] for client in values)
-        return [[score.value for score in scores] for scores in found]
+        by_client = (trial._of_client(["span"], client)["span"][target.name] for client in values)
+        return [[score.value for score in scores] for scores in by_client]
 
     assert attacked(Target("rougeL", 0.3), 0.2, 0.9) == [[0.2], []]
     assert attacked(VERBATIM, 0.0, 0.0) == [[0.0], []]

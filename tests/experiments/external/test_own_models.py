@@ -116,12 +116,12 @@ def check(captures: Captured, proven: Callable[[int], bool] = lambda round_: Tru
 @pytest.mark.parametrize("layer", ["h", "n"], ids=["personalised head", "FedBN"])
 def test_layers_that_do_not_come_back_are_named(layer: str, sent: bool, tmp_path: Path) -> None:
     """Right without a proof; certified with the client's own layers."""
-    own = {k: 1 + 0.3 * torch.rand_like(v.float()) for k, v in Net().state_dict().items()}
-    own = {k: v.to(Net().state_dict()[k].dtype) for k, v in own.items() if k.startswith(layer)}
+    head = {k: 1 + 0.3 * torch.rand_like(v.float()) for k, v in Net().state_dict().items()}
+    head = {k: v.to(Net().state_dict()[k].dtype) for k, v in head.items() if k.startswith(layer)}
 
     def train(message: Message, client: int) -> dict[str, ArrayRecord]:
         net = Net()
-        net.load_state_dict({**net.state_dict(), **weights_in(message), **own})
+        net.load_state_dict({**net.state_dict(), **weights_in(message), **head})
         return {"arrays": ArrayRecord(without(step(net, client), layer))}
 
     class Idle(FedAvg):
@@ -140,7 +140,7 @@ def test_layers_that_do_not_come_back_are_named(layer: str, sent: bool, tmp_path
         with pytest.raises(CannotAttack, match="where the client has its own"):
             fedsim.attack(next(iter(read(tmp_path))), "closed_form", quiet=True)
     if not sent:
-        torch.save(own, tmp_path / "own.pt")
+        torch.save(head, tmp_path / "own.pt")
         assert all(
             fedsim.attack(victim, "spear", budget=20, quiet=True).certified == (True,)
             for victim in read(tmp_path, base=str(tmp_path / "own.pt"))
@@ -170,7 +170,7 @@ def test_a_head_of_its_own_that_comes_back_is_certified_from_its_second_round(
 def test_control_variates_are_taken_out(replies: str, tmp_path: Path) -> None:
     """SCAFFOLD's second round, in which its steps are no gradients any more."""
     parameters = [name for name, _ in Net().named_parameters()]
-    own = dict[int, Tensors]()
+    latest = dict[int, Tensors]()
     servers: Tensors = OrderedDict((k, torch.zeros_like(v)) for k, v in Net().state_dict().items())
     servers = OrderedDict((k, v.float()) for k, v in servers.items())
 
@@ -188,7 +188,7 @@ def test_control_variates_are_taken_out(replies: str, tmp_path: Path) -> None:
 
         def aggregate_train(self, server_round: int, answers: Iterable[Message]) -> Any:
             for name in parameters:
-                servers[name] = torch.stack([each[name] for each in own.values()]).mean(0)
+                servers[name] = torch.stack([each[name] for each in latest.values()]).mean(0)
             return None, None
 
     def train(message: Message, client: int) -> dict[str, ArrayRecord]:
@@ -196,23 +196,23 @@ def test_control_variates_are_taken_out(replies: str, tmp_path: Path) -> None:
         sent = list(weights_in(message).values())
         net.load_state_dict(dict(zip(names, sent[: len(names)], strict=True)))
         start = {k: v.clone() for k, v in net.named_parameters()}
-        before = own.get(client, OrderedDict((k, torch.zeros_like(v)) for k, v in start.items()))
+        before = latest.get(client, OrderedDict((k, torch.zeros_like(v)) for k, v in start.items()))
         done = step(net, client, {k: servers[k] - before[k] for k in start})
         after = OrderedDict(
             (k, before[k] - servers[k] + (start[k] - done[k]).detach() / RATE) for k in start
         )
-        own[client] = after
+        latest[client] = after
         change = OrderedDict((k, after[k] - before[k]) for k in start)
         if replies == "behind":
             variates = [change.get(k, servers[k]).numpy() for k in names]
             return {"arrays": ArrayRecord([*(v.numpy() for v in done.values()), *variates])}
-        told = change if replies == "difference" else after
-        return {"arrays": ArrayRecord(done), "c": ArrayRecord(told)}
+        replied = change if replies == "difference" else after
+        return {"arrays": ArrayRecord(done), "c": ArrayRecord(replied)}
 
     capture(tmp_path, train, Scaffold, rounds=2)
-    found = read(tmp_path)
-    assert not check(found)
-    taken = ["control variates were taken out" in victim.match for victim in found]
+    victims = read(tmp_path)
+    assert not check(victims)
+    taken = ["control variates were taken out" in victim.match for victim in victims]
     assert taken == [False] * CLIENTS + [True] * CLIENTS
 
 

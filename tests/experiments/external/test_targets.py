@@ -287,7 +287,7 @@ def test_the_range_of_images_is_found(
 
 
 @pytest.mark.parametrize(
-    ("shares", "distance", "told"),
+    ("shares", "distance", "expected"),
     [
         ([(0.02, 0.96, 0.02), (0.03, 0.95, 0.02)], 1.0, (-1.0, 1.0)),
         ([(0.98, 0.01, 0.01)], 1.0, (0.0, 1.0)),
@@ -296,15 +296,15 @@ def test_the_range_of_images_is_found(
     ],
 )
 def test_a_range_is_told_where_it_is_sure(
-    shares: list[tuple[float, ...]], distance: float, told: tuple[float, float] | None
+    shares: list[tuple[float, ...]], distance: float, expected: tuple[float, float] | None
 ) -> None:
     forms = tuple(InputForm.of((3, 8, 8), bounds) for bounds in usual_ranges((3, 8, 8))[:3])
     evidence = [
         RangeEvidence(forms, torch.tensor(each).log(), torch.full((3,), distance), "it shows")
         for each in shares
     ]
-    found = likely_range(evidence)
-    assert (None if found is None else (*found.form.low, *found.form.high)) == told
+    likely = likely_range(evidence)
+    assert (None if likely is None else (*likely.form.low, *likely.form.high)) == expected
 
 
 def filtered(entries: Tensor, share: float, most: float) -> Tensor:
