@@ -13,6 +13,8 @@ RESULTS = ROOT / "docs" / "results"
 PAPERS = RESULTS / "papers"
 HEADLINES = "headline"
 DASH = "\N{EN DASH}"
+BY_HAND = "by hand"
+"""In place of a source: the commit of the run whose report the value was copied from."""
 
 
 class Strict(BaseModel):
@@ -34,7 +36,8 @@ class Row(Strict):
         unit: unit of the value, ``1`` for a ratio.
         paper_value: the paper's number in the same unit, where it has one for this setting.
         outcome: what happened, where a number does not say it.
-        source: where the value stands in the run, by labels of ``docs.values`` and ``measure``.
+        source: where the value stands in the run, by labels of ``docs.values`` and ``measure``; or,
+            under ``BY_HAND``, the commit of the run that it was copied from by hand.
     """
 
     setting: dict[str, str]
@@ -63,6 +66,11 @@ class Row(Strict):
     def measured(self) -> bool:
         """Whether it has a number of ours."""
         return self.mean is not None or self.low is not None
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether it was copied from a run, so that no command makes it again."""
+        return self.source is not None and BY_HAND in self.source
 
     def text(self, digits: int) -> str:
         """The value with its interval, or the outcome."""
@@ -131,6 +139,13 @@ class ResultFile(Strict):
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     generator: str = ""
+
+    @model_validator(mode="after")
+    def _names_its_sources(self) -> ResultFile:
+        bare = [row.setting for row in self.rows if row.measured and row.source is None]
+        if bare and not self.generator:
+            raise ValueError(f"{bare[0]} has a value and no source. Name its source.")
+        return self
 
     @model_validator(mode="after")
     def _accounts_for_time(self) -> ResultFile:

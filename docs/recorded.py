@@ -5,7 +5,7 @@ that is there keeps its words, the paper's values and its layout: a row with a `
 new value of that source, and where no row has one, all measured rows are made anew. A new file with
 a number that names no source, in a row or a note, is refused (``docs.sources``). The source
 ``{"attack": "A less B", ...}`` is the paired difference of two attacks, and the measure ``exact``
-the share of the examples that came back exactly.
+the share of the examples that came back exactly; ``{"run": "2", ...}`` is of the second of several.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,10 @@ def record(
     """
     old = read(name) if (RESULTS / f"{name}.json").exists() else None
     runs = [run, *others]
-    measured = [value for each in runs for value in values(each)]
+    measured = _numbered(map(values, runs))
     rows, columns = _tabulated(measured)
-    if old is not None and any(row.source for row in old.rows):
-        known = (measured, [value for each in runs for value in derived(each)])
+    if old is not None and any(row.source and not row.by_hand for row in old.rows):
+        known = (measured, _numbered(map(derived, runs)))
         rows, columns = [_renewed(row, known, name) for row in old.rows], old.columns
     elif old is not None:
         rows = [_beside_paper(row, old.rows) for row in rows]
@@ -105,6 +105,15 @@ def write(result: ResultFile, name: str) -> Path:
     return path
 
 
+def _numbered(runs: Iterable[Iterable[Value]]) -> list[Value]:
+    """The values of all runs; the label ``run`` counts the runs from 1."""
+    return [
+        value._replace(labels={**value.labels, "run": str(number)})
+        for number, values_of_run in enumerate(runs, 1)
+        for value in values_of_run
+    ]
+
+
 def _tabulated(measured: Sequence[Value]) -> tuple[list[Row], Columns]:
     """A row for each value, with its source; labels that never differ name no line."""
     varied = tuple(key for key in _LABELS if len({value.labels[key] for value in measured}) > 1)
@@ -148,9 +157,9 @@ def _beside_paper(row: Row, old: Sequence[Row]) -> Row:
 def _renewed(row: Row, known: Sequence[Sequence[Value]], name: str) -> Row:
     """The row with the value of its source, in the first list that has any."""
     if row.source is None:
-        if not row.measured:
-            return row
-        raise ConfigError(f"{name}.json: {row.setting} has a value and no source. Name its source.")
+        return row
+    if row.by_hand:
+        raise ConfigError(f"{name}.json: {row.setting} was mapped by hand. Name its source.")
     fitting: list[Value] = []
     for values_of_run in known:
         fitting = fitting or [value for value in values_of_run if value.matches(row.source)]

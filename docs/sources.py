@@ -1,10 +1,10 @@
-"""Which numbers of the result files name no source: ``python -m docs.sources``.
+"""Which numbers of the result files no command makes: ``python -m docs.sources``.
 
-A row has a source if it names the value of the run that it prints, and rows and notes have one if a
-command writes the whole file from the run (``generator``). Else a number of a note needs a row of
-the same file that prints it, or stands in the experiment's own file or in the paper. What older
-files lack is counted in ``unsourced.toml``, where no count may rise and no file may be added;
-``python -m docs.tables`` writes those that fell.
+A row names the value of the run that it prints, unless a command writes the whole file from the run
+(``generator``); in older files it may say that it was mapped by hand (``BY_HAND``). A number of a
+note needs a row of the same file that prints it, or stands in the experiment's own file or in the
+paper. What older files lack is counted in ``unsourced.toml``, where no count may rise and no file
+may be added; ``python -m docs.tables`` writes those that fell.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from experiments.plan.config import shipped
 from fedsim.files import write_bytes
 
 Exempt: TypeAlias = dict[str, dict[str, int]]
-"""For ``rows`` and for ``notes``, how many lack a source in each file."""
+"""How many ``rows`` were mapped by hand, and numbers of ``notes`` lack a source, in each file."""
 _DECIMAL = re.compile(r"(?<![\w.,])\d*\.\d+(?!\.?\d|[a-z])")
 _COUNT = re.compile(r"(?<![\w.,])([\d,]+) of ([\d,]+)\b")
 _WHOLE = re.compile(r"(?<![\w.,])([\d,]+) (?:(?:dB|s|CPU seconds|MB|times)\b|%)")
@@ -34,10 +34,10 @@ _ANY = re.compile(r"(?<![\w.])\d[\d,_]*\.?\d*(?:e-?\d+)?|(?<![\w.])\.\d+")
 
 
 class SourceGap(NamedTuple):
-    """What names no source in one file.
+    """What no command makes in one file.
 
     Attributes:
-        rows: with a number.
+        rows: mapped by hand.
         notes: the numbers themselves, as printed.
     """
 
@@ -46,10 +46,10 @@ class SourceGap(NamedTuple):
 
 
 def gap(result: ResultFile) -> SourceGap:
-    """What of a file names no source."""
+    """What of a file no command makes."""
     if result.generator:
         return SourceGap([], [])
-    rows = [row for row in result.rows if row.measured and row.source is None]
+    rows = [row for row in result.rows if row.by_hand]
     return SourceGap(rows, list(_unsourced(result)))
 
 
@@ -108,7 +108,7 @@ def names() -> list[str]:
 
 
 def exempt() -> Exempt:
-    """How many rows, and numbers of notes, may lack a source in each older file."""
+    """How many rows mapped by hand, and numbers of notes without a source, older files may have."""
     path = RESULTS / "unsourced.toml"
     table: Exempt = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return {"rows": table.get("rows", {}), "notes": table.get("notes", {})}
@@ -118,7 +118,7 @@ def refusal(result: ResultFile, name: str) -> str:
     """Why a file must not be written; empty if it may."""
     lacking, allowed = gap(result), exempt()
     if len(lacking.rows) > allowed["rows"].get(name, 0):
-        return f"{name}.json: {lacking.rows[0].setting} has a value and no source. Name its source."
+        return f"{name}.json: {lacking.rows[0].setting} was mapped by hand. Name its source."
     if len(lacking.notes) > allowed["notes"].get(name, 0):
         return (
             f"{name}.json: no row prints what the notes say: {', '.join(lacking.notes)}. Add a row "
@@ -146,18 +146,19 @@ def lower() -> None:
 
 
 def summary() -> str:
-    """One line: how many rows have a source."""
+    """One line: how many rows a command makes."""
     results = [read(name) for name in names()]
     measured = sum(row.measured for result in results for row in result.rows)
     lacking = [len(gap(result).rows) for result in results]
     return (
-        f"{measured - sum(lacking):,} of {measured:,} measured rows name their source; the others "
-        f"are in {sum(map(bool, lacking))} of {len(results)} files."
+        f"{measured - sum(lacking):,} of {measured:,} measured rows name the value of the run that "
+        f"they print; {sum(lacking):,}, in {sum(map(bool, lacking))} of {len(results)} files, were "
+        "mapped by hand."
     )
 
 
 def lines() -> list[list[str]]:
-    """The files that lack any: rows without a source of all measured ones, and numbers of notes."""
+    """The files that lack any: rows mapped by hand of all measured ones, and numbers of notes."""
     table_lines = []
     for name in names():
         result = read(name)
@@ -170,7 +171,7 @@ def lines() -> list[list[str]]:
 
 
 def main() -> None:
-    """Print what lacks a source."""
+    """Print what no command makes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--notes", metavar="NAME", help="print the numbers of this file's notes")
     asked = parser.parse_args()

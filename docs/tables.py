@@ -13,6 +13,7 @@ from pathlib import Path
 from docs import claims
 from docs.compared import HEADER, compared, hours
 from docs.measured import (
+    BY_HAND,
     DASH,
     HEADLINES,
     ROOT,
@@ -65,12 +66,14 @@ def source(result: ResultFile, name: str) -> str:
         took = f"{result.cpu_seconds:,.0f} CPU seconds"
     elif result.cpu_seconds_about is not None:
         took = f"about {result.cpu_seconds_about:,.0f} CPU seconds, {took}"
-    lacking = len(gap(result).rows)
-    bare = f" {lacking} of its {sum(row.measured for row in result.rows)} values name no source."
+    copied = gap(result).rows
+    runs = ", ".join(dict.fromkeys(row.source[BY_HAND] for row in copied if row.source))
+    measured = sum(row.measured for row in result.rows)
+    by_hand = f" {len(copied)} of its {measured} values were mapped by hand at {runs}."
     return (
         f"`{result.command}`; {n}{seed}; {result.machine}; {took}; "
         f"commit {result.commit} of {result.date}. Data: `docs/results/{name}.json`."
-        f"{bare if lacking else ''}"
+        f"{by_hand if copied else ''}"
     )
 
 
@@ -170,8 +173,8 @@ def _standing() -> str:
 
 
 def _sources() -> str:
-    """The table of files with numbers that name no source."""
-    header = ["Result file", "Values without a source", "Numbers of notes without one"]
+    """The table of files with numbers that no command makes."""
+    header = ["Result file", "Values mapped by hand", "Numbers of notes without a source"]
     return f"\n{summary()}\n\n{markdown(header, lines())}\n\n"
 
 
@@ -192,7 +195,7 @@ def placed() -> list[str]:
 
 
 def main() -> None:
-    """Write every table anew, and how many numbers still name no source."""
+    """Write every table anew, and how many numbers no command makes."""
     lower()
     for path in pages():
         text = path.read_text(encoding="utf-8")

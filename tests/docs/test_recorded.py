@@ -58,11 +58,24 @@ def test_rows_with_a_source_keep_their_layout(run: Run, results: Path) -> None:
     for rows, fault in (
         ((own.model_copy(update={"source": MEASURE}),), "names [2-9] values"),
         ((own.model_copy(update={"source": {"measure": "none such"}}),), "names 0 values"),
-        ((own, own.model_copy(update={"source": None})), "has a value and no source"),
+        ((own, own.model_copy(update={"source": {"by hand": "5e1f0aa"}})), "mapped by hand"),
     ):
         recorded.write(shaped.model_copy(update={"rows": rows}), "shaped")
         with pytest.raises(ConfigError, match=fault):
             recorded.record(run, "shaped", 1.0)
+
+
+def test_a_source_tells_several_runs_of_one_file_apart(run: Run, results: Path) -> None:
+    new = recorded.record(run, "new", 1.0)
+    wanted = new.rows[0]
+    for label, fault in ({"run": "2"}, ""), ({}, "names 2 values"):
+        row = wanted.model_copy(update={"source": {**(wanted.source or {}), **label}})
+        recorded.write(new.model_copy(update={"rows": (row,)}), "both")
+        if fault:
+            with pytest.raises(ConfigError, match=fault):
+                recorded.record(run, "both", 1.0, [run])
+        else:
+            assert recorded.record(run, "both", 1.0, [run]).rows == (row,)
 
 
 def test_a_row_of_two_attacks_is_their_paired_difference(run: Run, results: Path) -> None:

@@ -1,16 +1,18 @@
-"""A number of a result file has a source; what older files lack is counted and may only fall."""
+"""A command makes each number of a result file; what older files lack is counted and may only fall."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from docs import recorded, sources
+from docs import recorded, sources, tables
 from docs.measured import ResultFile, Row, read
 from experiments.plan.folder import Run
 from fedsim.errors import ConfigError
 
-BARE = Row(setting={"attack": "span"}, measure="ROUGE-1", mean=0.5)
+COPIED = Row(
+    setting={"attack": "span"}, measure="ROUGE-1", mean=0.5, source={"by hand": "5e1f0aa"}
+)
 MNIST = read("mnist-dlg")
 
 
@@ -31,7 +33,7 @@ def test_a_run_gives_every_row_its_source(run: Run, results: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"rows": [BARE.model_dump()]}, "has a value and no source"),
+        ({"rows": [COPIED.model_dump()]}, "was mapped by hand"),
         ({"notes": ["It has 0.123 of another."]}, "no row prints what the notes say: 0.123"),
         ({"notes": ["23 of 24 are exact."]}, "23 of 24"),
         ({"notes": ["It is 17 dB better."]}, "17"),
@@ -52,6 +54,20 @@ def test_a_new_file_with_a_number_from_nowhere_is_refused(
     assert not sources.refusal(generated, "other")
 
 
+def test_a_value_without_a_source_is_no_result_file() -> None:
+    bare = COPIED.model_dump() | {"source": None}
+    with pytest.raises(ValueError, match="has a value and no source"):
+        ResultFile.model_validate(MNIST.model_dump() | {"rows": [bare]})
+    generated = {"rows": [bare], "generator": "python -m docs.board"}
+    assert ResultFile.model_validate(MNIST.model_dump() | generated).rows[0].measured
+
+
+def test_the_page_says_which_values_were_mapped_by_hand() -> None:
+    copied = ResultFile.model_validate(MNIST.model_dump() | {"rows": [COPIED.model_dump()]})
+    assert "1 of its 1 values were mapped by hand at 5e1f0aa." in tables.source(copied, "new")
+    assert "by hand" not in tables.source(MNIST, "mnist-dlg")
+
+
 def test_a_note_may_repeat_a_row_the_experiment_and_the_paper(results: Path) -> None:
     notes = ["The paper has 0.0038, we have 59.0 dB, 24 of 24 right, at a rate of 1.0."]
     result = ResultFile.model_validate(MNIST.model_dump() | {"notes": notes})
@@ -59,7 +75,7 @@ def test_a_note_may_repeat_a_row_the_experiment_and_the_paper(results: Path) -> 
 
 
 def test_counts_fall_and_never_rise(results: Path) -> None:
-    table = MNIST.model_dump() | {"rows": [BARE.model_dump()]}
+    table = MNIST.model_dump() | {"rows": [COPIED.model_dump()]}
     (results / "new.json").write_text(json.dumps(table))
     (results / "unsourced.toml").write_text("[rows]\nnew = 5\ngone = 2\n[notes]\nnew = 1\n")
     assert sources.lowered() == {"rows": {"new": 1}, "notes": {}}
