@@ -1,4 +1,4 @@
-"""A command makes each number of a result file; what older files lack is counted and may only fall."""
+"""A command makes each number of a result file; what older files lack may only fall."""
 
 import json
 from pathlib import Path
