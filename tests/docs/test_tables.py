@@ -83,7 +83,8 @@ def test_a_claim_stands_beside_the_value_that_its_cell_names() -> None:
 
 
 def row(value: float, **changes: object) -> Row:
-    given = {"setting": {"defense": "none"}, "measure": "MSE", "mean": value}
+    source = {"attack": "DLG", "measure": "MSE"}
+    given = {"setting": {"defense": "none"}, "measure": "MSE", "mean": value, "source": source}
     return Row.model_validate({**given, **changes})
 
 
