@@ -10,9 +10,7 @@ from docs.measured import ResultFile, Row, read
 from experiments.plan.folder import Run
 from fedsim.errors import ConfigError
 
-COPIED = Row(
-    setting={"attack": "span"}, measure="ROUGE-1", mean=0.5, source={"by hand": "5e1f0aa"}
-)
+COPIED = Row(setting={"attack": "span"}, measure="ROUGE-1", mean=0.5, source={"by hand": "5e1f0aa"})
 MNIST = read("mnist-dlg")
 
 
