@@ -213,7 +213,7 @@ def _tells(
     one member a client among the fresh rows, whose AUC scatters more than that of all its members.
     """
     whole, error = _mean(values, comparisons), 0.025 / comparisons
-    if metric == "membership_auc" and _by_ranks(whole, fresh) <= error:
+    if metric == "membership_auc" and by_ranks(whole, fresh) <= error:
         return True
     low = whole.low
     if low is None or low <= _CHANCE[metric]:
@@ -232,7 +232,7 @@ def _tells(
     return low > _by_chance(metric, fresh, error)
 
 
-def _by_ranks(whole: Estimate, fresh: int) -> float:
+def by_ranks(whole: Estimate, fresh: int) -> float:
     """Probability of such an AUC or a higher one, if each client had one member ranked by chance.
 
     Exact for up to eight clients, beyond by the normal approximation.
@@ -242,10 +242,12 @@ def _by_ranks(whole: Estimate, fresh: int) -> float:
     if not fresh:
         return 1.0
     below, more = divmod(math.floor(whole.mean * whole.clusters * fresh + 1e-9), whole.clusters)
-    members = [below + (turn < more) + 0.5 for turn in range(whole.clusters)]
+    # Apart, as ties would shrink the approximation's variance.
+    places = np.arange(1, whole.clusters + 1) / (whole.clusters + 1)
+    members = below + (np.arange(whole.clusters) < more) + places
     ranks = np.arange(1.0, fresh + 1)
     exact: Literal["exact", "asymptotic"] = "exact" if whole.clusters <= 8 else "asymptotic"
-    test = mannwhitneyu(np.array(members), ranks, alternative="greater", method=exact)
+    test = mannwhitneyu(members, ranks, alternative="greater", method=exact)
     return float(test.pvalue)
 
 

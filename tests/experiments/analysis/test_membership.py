@@ -9,7 +9,8 @@ import torch
 
 from attacks.base import Job
 from attacks.membership.membership import Membership
-from experiments.analysis.membership import Finding, inferred
+from experiments.analysis.membership import Finding, by_ranks, inferred
+from experiments.analysis.statistics import mean
 from experiments.stages.membership import ranked
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import CandidatesConfig, CaptureConfig, CellConfig, TaskConfig
@@ -109,6 +110,16 @@ def test_a_rate_beside_few_fresh_rows_is_one_of_their_draw() -> None:
     passing = [row(float(i % 25 == 0), i, metric="membership_tpr_1") for i in range(500)]
     assert not any(one.tells for one in found(passing, 99))
     assert any(one.tells for one in found(passing, 9999))
+
+
+@pytest.mark.parametrize(("clients", "fresh"), [(5, 20), (20, 4)])
+def test_members_ranked_by_chance_keep_the_level(clients: int, fresh: int) -> None:
+    rng, calls = np.random.default_rng(0), 0
+    for _ in range(1000):
+        ranked_first = rng.uniform(size=clients)[:, None] > rng.uniform(size=fresh)
+        chance = by_ranks(mean(ranked_first.mean(axis=1).tolist(), range(clients)), fresh)
+        calls += chance <= 0.05
+    assert calls <= 64  # 5 % are 50, with two standard errors
 
 
 def audits(count: int) -> Iterator[list[ScoreRow]]:
