@@ -80,6 +80,16 @@ def hours(name: str) -> str:
     return f"CPU hours of these files: {'; '.join(parts)}."
 
 
+def unmeasured() -> list[list[str]]:
+    """The cells of all papers that nothing here stands beside: page, table, cell and reason."""
+    return [
+        [f"[{paper}]({paper}.md)", cell.table, cell.cell, cell.differs]
+        for paper in sorted(path.stem for path in PAPERS.glob("*.json"))
+        for cell in _cells(paper)
+        if not cell.references
+    ]
+
+
 def _cells(name: str) -> tuple[PaperCell, ...]:
     text = (PAPERS / f"{name}.json").read_text(encoding="utf-8")
     return PaperTables.model_validate(json.loads(text)).rows

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docs import claims
-from docs.compared import HEADER, compared, hours
+from docs.compared import HEADER, compared, hours, unmeasured
 from docs.measured import (
     BY_HAND,
     DASH,
@@ -33,6 +33,7 @@ _TABLE = re.compile(r"(<!-- table: ([\w/-]+) -->\n).*?(<!-- end -->)", re.DOTALL
 
 PROGRESS = "progress"
 SOURCES = "sources"
+UNMEASURED = "unmeasured"
 PAPERS = "papers/"
 
 Cells = dict[tuple[str, ...], dict[str, list[Row]]]
@@ -150,6 +151,9 @@ def block(name: str) -> str:
         return _standing()
     if name == SOURCES:
         return _sources()
+    if name == UNMEASURED:
+        header = ["Paper", "Table", "Cell", "Why not measured"]
+        return f"\n{markdown(header, unmeasured())}\n\n"
     if name == claims.CLAIMS:
         return f"\n{markdown(claims.HEADER, claims.rows())}\n\n"
     if name.startswith(PAPERS):

@@ -45,6 +45,9 @@ def test_a_cell_has_its_values_and_their_intervals(
 
 def test_what_was_not_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines(tmp_path, monkeypatch)[0][3:6] == ["not measured", "–", "–"]  # noqa: RUF001
+    assert compared.unmeasured() == [["[one](one.md)", "table 1", "MNIST", "steps"]]
+    lines(tmp_path, monkeypatch, VALUE)
+    assert not compared.unmeasured()
 
 
 def test_a_reference_names_one_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
