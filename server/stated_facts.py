@@ -46,6 +46,8 @@ def stated(config: Mapping[str, Any]) -> Knowledge:
     training = {option: float(value) for option, value in given.items() if _positive(value)}
     if training:
         facts["training"] = training
+    if "momentum" in training:
+        facts.setdefault("optimizer", "momentum")
     if _CLIPPING in named and _positive(named[_CLIPPING]):
         facts["defense"] = ({"name": "clip", "norm": float(named[_CLIPPING])},)
     return Knowledge.model_validate(facts)

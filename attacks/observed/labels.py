@@ -109,7 +109,7 @@ def count_labels(
             f"counting {num_examples} labels needs the bias of {head.layer!r}, which was not sent",
             "Grant server_knows.labels.",
         )
-    bias_gradient = observed_gradient(observation)[head.bias]
+    bias_gradient = observed_gradient(observation, "Granting the labels does as well.")[head.bias]
     if len(bias_gradient) == 1:  # sigmoid - class: a sigmoid is the softmax of (0, output)
         bias_gradient = torch.cat([-bias_gradient, bias_gradient])
     bias_gradient = bias_gradient / _slope(network, head, task, num_examples)

@@ -128,11 +128,11 @@ def is_multiple(observation: Observation) -> bool:
     return observation.kind == "gradient" or observation.knowledge.optimizer in MULTIPLES
 
 
-def observed_gradient(observation: Observation) -> Tensors:
+def observed_gradient(observation: Observation, otherwise: str = "") -> Tensors:
     """The mean gradient in float64 that the update amounts to.
 
     Several local steps count as one step of their summed length. Exact for a single step of plain
-    or first-step momentum SGD.
+    or first-step momentum SGD. ``otherwise`` says what else helps where the length is not known.
 
     Raises:
         CannotAttack: the step size is not known, or the optimiser hides the scale.
@@ -145,8 +145,7 @@ def observed_gradient(observation: Observation) -> Tensors:
         raise CannotAttack(
             f"the scale of a FedAvg update needs {' and '.join(missing)}, which the server does "
             "not know",
-            "Grant it under [server_knows]. Of texts, 'span' does without it; of images, "
-            "'inverting' where the labels are granted.",
+            " ".join(("Grant it under [server_knows].", otherwise)).rstrip(),
         )
     if not is_multiple(observation):
         raise CannotAttack(
@@ -170,10 +169,18 @@ def gradient_or_multiple(observation: Observation) -> tuple[Tensors, bool]:
 
 
 def step_length(observation: Observation) -> float:
-    """What ``observed_gradient`` divides the update by; 1 under FedSGD."""
+    """What ``observed_gradient`` divides the update by; 1 under FedSGD.
+
+    Step t of momentum m is as long as ``1 + m + ... + m^(t - 1)`` plain ones along one gradient.
+    """
     if observation.kind == "gradient":
         return 1.0
     knowledge = observation.knowledge
     assert knowledge.learning_rate is not None
     assert knowledge.local_steps is not None
-    return knowledge.learning_rate * knowledge.local_steps
+    usual = FederationConfig.model_fields["momentum"].default
+    momentum = (knowledge.training or {}).get("momentum", usual)
+    momentum = momentum if knowledge.optimizer == "momentum" else 0.0
+    steps = range(1, knowledge.local_steps + 1)
+    plain = sum((1 - momentum**step) / (1 - momentum) for step in steps)
+    return float(knowledge.learning_rate * plain)

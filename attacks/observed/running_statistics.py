@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,19 @@ def counted_batches(observation: Observation, name: str, layer: _NormBase) -> in
     if counter not in observation.received or isinstance(layer, _InstanceNorm):
         return None
     return round(float(observation.received[counter] - observation.sent[counter]))
+
+
+def facts_shown(observation: Observation, network: nn.Module) -> dict[str, Any]:
+    """What a client's normalisation layers show of its training, by the names of the facts.
+
+    Layers that count batches were in training, and each batch is taken for a step. Empty unless all
+    of them counted as many, as the mean of several clients may not.
+    """
+    layers = tracking_layers(observation, network)
+    counts = {counted_batches(observation, *layer) for layer in layers.items()} - {None}
+    if observation.kind == "gradient" or len(counts) != 1 or not (count := counts.pop()):
+        return {}
+    return {"local_steps": count, "train_mode": True}
 
 
 def broadcast_and_steps(

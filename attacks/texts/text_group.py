@@ -100,7 +100,10 @@ class TextGroup:
         """The gradient to match; a mean of cosines ignores its scale."""
         names = {name for group in model.layout for name in group}
         seen = replace(seen, received={k: v for k, v in seen.received.items() if k in names})
-        gradient = seen.update() if objective.is_mean else observed_gradient(seen)
+        if objective.is_mean:
+            gradient = seen.update()
+        else:
+            gradient = observed_gradient(seen, "'span' does without it.")
         if not self.options.adaptive:
             return gradient
         length = 1.0 if objective.is_mean else step_length(seen)

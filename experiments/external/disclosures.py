@@ -9,10 +9,11 @@ from pathlib import Path
 
 from attacks.base import Job
 from attacks.observed.known_labels import known_labels
-from attacks.observed.labels import find_head
+from attacks.observed.labels import Head, find_head
+from attacks.observed.readings import read
 from attacks.observed.running_statistics import counted_batches, tracking_layers
 from experiments.external.update import Update
-from fedsim.capture import CaptureKey
+from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import CannotAttack, FedsimError, message_of
 from fedsim.files import Record, read_json, write_json
 from fedsim.knowledge import FACTS
@@ -86,14 +87,29 @@ def _labels(victim: Update) -> tuple[dict[str, int], str]:
         return {}, str(error)
     except Exception as error:  # the network is foreign code
         return {}, f"{type(error).__name__}: {message_of(error)}"
-    if _blurred(seen.update(), find_head(task.build()).bias):
-        return {}, (
-            "the last layer's bias gradient does not add up to 0, as that of a cross-entropy does: "
-            "noise hides the counts"
-        )
+    if reason := _uncounted(seen, find_head(task.build())):
+        return {}, reason
     names = task.spec.class_names
     counts = Counter(int(label) for label in found.flatten().tolist())
     return {names[k] if k < len(names) else str(k): n for k, n in sorted(counts.items())}, ""
+
+
+def _uncounted(seen: Observation, head: Head) -> str:
+    """Why the counts that a bias gives are none of the client's; empty if nothing is seen."""
+    update, known = seen.update(), seen.knowledge
+    if _blurred(update, head.bias):
+        return (
+            "the last layer's bias gradient does not add up to 0, as that of a cross-entropy does: "
+            "noise hides the counts"
+        )
+    if head.weight in update and read(update[head.weight]).signs:
+        return "the last layer's entries are of one size, as Adam's first step makes them"
+    if seen.kind != "gradient" and (known.local_steps or 1) > 1 and known.optimizer is None:
+        return (
+            "how long several steps are together depends on the optimizer, which the server does "
+            "not know. Pass --knows optimizer=sgd, or momentum"
+        )
+    return ""
 
 
 def _blurred(update: Tensors, name: str | None) -> bool:

@@ -146,8 +146,8 @@ def _switches(results: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterat
         )
     if any(disclosure.labels for disclosure in given):
         yield (
-            "The class counts stand in the last layer's bias: secure aggregation hides whose they "
-            "are, and noise on each client's update blurs them."
+            "The last layer's bias tells how often each class occurs: secure aggregation hides "
+            "whose classes they are, and noise on each client's update blurs them."
         )
     if any(disclosure.layers for disclosure in given):
         yield (

@@ -11,6 +11,7 @@ from torch import nn
 
 from attacks.observed import output_rows
 from attacks.observed.input_range import likely_range, range_evidence
+from attacks.observed.running_statistics import facts_shown
 from attacks.scheduling.readings import OpenReply
 from experiments.external.facts import facts_of
 from experiments.external.multiples import multiple_of
@@ -221,8 +222,21 @@ def update_of(
         kind,
         knowledge,
     )
+    observation, counted = _counted(observation, network)
     doubt = "" if key is None else _absent(lacks(sent, network), lacks(got, network), reply)
-    return Update(observation, task, f"{what}: {got.how}{note}", claimed_examples, doubt=doubt)
+    return Update(observation, task, f"{what}: {got.how}{note}{counted}", claimed_examples, doubt=doubt)
+
+
+def _counted(seen: Observation, network: nn.Module) -> tuple[Observation, str]:
+    """With facts that nobody stated and normalisation layers show, and a word of them."""
+    known = seen.knowledge
+    shown = facts_shown(seen, network)
+    added = {fact: value for fact, value in shown.items() if getattr(known, fact) is None}
+    note = ""
+    if "local_steps" in added:
+        steps = added["local_steps"]
+        note = f"; its normalisation layers counted {steps} batch{'es' * (steps > 1)}"
+    return replace(seen, knowledge=known.model_copy(update=added)), note
 
 
 def _absent(unsent: Sequence[str], silent: Sequence[str], reply: Tensors) -> str:

@@ -1,0 +1,111 @@
+"""What an update itself shows of the steps behind it, and what may be said of its classes."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fedsim
+from attacks.observed.replay import step_length
+from experiments.external.disclosures import Disclosure, disclosed
+from experiments.external.update import Update
+from fedsim.capture import CaptureKey, Observation
+from fedsim.knowledge import Knowledge
+
+RATE, STEPS, BATCH, CLASSES = 1e-3, 4, 8, 4
+LABELS = torch.tensor([0, 1, 1, 1, 0, 3, 1, 3] * STEPS)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.n = nn.Linear(64, 24), nn.BatchNorm1d(24)
+        self.h = nn.Linear(24, CLASSES)
+        nn.init.normal_(self.h.weight, std=0.01)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.h(torch.relu(self.n(self.a(images.flatten(1)))))  # type: ignore[no-any-return]
+
+
+def loss(network: Any, batch: Any) -> Tensor:
+    return F.cross_entropy(network(batch.inputs), batch.labels)
+
+
+def trained(make: Any, steps: int = STEPS, **knows: Any) -> Update:
+    """A client's update, of ``steps`` batches."""
+    torch.manual_seed(0)
+    net = Net()
+    after = copy.deepcopy(net).train()
+    optimizer = make(after.parameters())
+    images = torch.rand(BATCH * steps, 1, 8, 8)
+    labels = LABELS[: BATCH * steps]
+    for rows in torch.arange(BATCH * steps).split(BATCH):
+        optimizer.zero_grad()
+        F.cross_entropy(after(images[rows]), labels[rows]).backward()
+        optimizer.step()
+    return fedsim.Update.of(
+        Net,
+        before=net.state_dict(),
+        after=after.state_dict(),
+        lr=RATE,
+        loss=loss,
+        image_shape=(1, 8, 8),
+        num_examples=BATCH * steps,
+        **knows,
+    )
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, RATE)
+
+
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, RATE, momentum=0.9)
+
+
+def counts(disclosure: Disclosure) -> list[int]:
+    return [disclosure.labels.get(str(k), 0) for k in range(CLASSES)]
+
+
+def test_normalisation_layers_tell_steps_and_mode() -> None:
+    victim = trained(sgd)
+    known = victim.observation.knowledge
+    assert (known.local_steps, known.train_mode) == (STEPS, True)
+    assert "its normalisation layers counted 4 batches" in str(victim)
+    stated = trained(sgd, local_steps=2, train_mode=False)
+    known = stated.observation.knowledge
+    assert (known.local_steps, known.train_mode, "counted" in str(stated)) == (2, False, False)
+
+
+def test_class_counts_of_several_steps_need_the_optimizer() -> None:
+    true = torch.bincount(LABELS).tolist()
+    assert counts(disclosed(trained(sgd, optimizer="sgd"))) == true
+    assert counts(disclosed(trained(momentum, optimizer="momentum"))) == true
+    assert counts(disclosed(trained(momentum, optimizer="sgd"))) != true
+    unknown = disclosed(trained(momentum))
+    assert (unknown.labels, "--knows optimizer=sgd, or momentum" in unknown.no_labels) == ({}, True)
+
+
+def test_signs_of_a_first_step_of_adam_are_no_class_counts() -> None:
+    said = disclosed(trained(lambda p: torch.optim.Adam(p, RATE), steps=1))
+    assert (said.labels, "Adam's first step" in said.no_labels) == ({}, True)
+    plain = disclosed(trained(sgd, steps=1))
+    assert counts(plain) == torch.bincount(LABELS[:BATCH], minlength=CLASSES).tolist()
+
+
+@pytest.mark.parametrize(("inertia", "steps"), [(0.9, 1), (0.9, 4), (0.5, 3)])
+def test_steps_of_momentum_along_one_gradient_are_as_long_as_told(
+    inertia: float, steps: int
+) -> None:
+    value, slope = nn.Parameter(torch.zeros(3, dtype=torch.float64)), torch.tensor([1.0, -2, 3])
+    optimizer = torch.optim.SGD([value], RATE, momentum=inertia)
+    for _ in range(steps):
+        value.grad = slope.double()
+        optimizer.step()
+    options = {"optimizer": "momentum", "training": {"momentum": inertia}}
+    known = Knowledge(learning_rate=RATE, local_steps=steps, **options)
+    seen = Observation(CaptureKey(round=1, client=0), {}, {}, "weights", known)
+    torch.testing.assert_close(-value.detach() / step_length(seen), slope.double())
