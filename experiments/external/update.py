@@ -224,7 +224,9 @@ def update_of(
     )
     observation, counted = _counted(observation, network)
     doubt = "" if key is None else _absent(lacks(sent, network), lacks(got, network), reply)
-    return Update(observation, task, f"{what}: {got.how}{note}{counted}", claimed_examples, doubt=doubt)
+    return Update(
+        observation, task, f"{what}: {got.how}{note}{counted}", claimed_examples, doubt=doubt
+    )
 
 
 def _counted(seen: Observation, network: nn.Module) -> tuple[Observation, str]:
