@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import fedsim
 from attacks.observed.replay import step_length
 from experiments.external.disclosures import Disclosure, disclosed
 from experiments.external.update import Update
@@ -46,7 +45,7 @@ def trained(make: Any, steps: int = STEPS, **knows: Any) -> Update:
         optimizer.zero_grad()
         F.cross_entropy(after(images[rows]), labels[rows]).backward()
         optimizer.step()
-    return fedsim.Update.of(
+    return Update.of(
         Net,
         before=net.state_dict(),
         after=after.state_dict(),
@@ -105,7 +104,7 @@ def test_steps_of_momentum_along_one_gradient_are_as_long_as_told(
     for _ in range(steps):
         value.grad = slope.double()
         optimizer.step()
-    options = {"optimizer": "momentum", "training": {"momentum": inertia}}
+    options: dict[str, Any] = {"optimizer": "momentum", "training": {"momentum": inertia}}
     known = Knowledge(learning_rate=RATE, local_steps=steps, **options)
     seen = Observation(CaptureKey(round=1, client=0), {}, {}, "weights", known)
     torch.testing.assert_close(-value.detach() / step_length(seen), slope.double())
