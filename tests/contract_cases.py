@@ -41,7 +41,7 @@ ATTACK_CASES = {
     ),
     "ridge": AttackCase({}, ("image", "normalised"), True),
     "statistics": AttackCase({}, ("normalised",), True),
-    "spear": AttackCase({}, ("linear",), False),
+    "spear": AttackCase({"samples": 20_000}, ("linear",), False),
     "ratio": AttackCase({}, ("linear",), False),
     "properties": AttackCase({}, (), False),  # waits for all rounds, and guesses no rows
     "disaggregate": AttackCase({}, (), False),  # without sums there is nothing to separate

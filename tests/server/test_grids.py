@@ -114,6 +114,7 @@ def test_app_is_loaded_by_name() -> None:
     assert load_app("tests.apps.plain_app:app") is load_app("tests.apps.plain_app:app")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_one_ray_worker_gives_the_bits_of_in_process(ray_cluster: None) -> None:
     alone = Workers("tests.apps.plain_app:app", 1)  # before ``workers`` takes both CPUs

@@ -115,9 +115,9 @@ def test_knowing_the_defense_the_update_is_read_as_by_equations(
         (recovered,) = attack.reconstruct([seen], task, [rng()], job)
         return float((recovered.guess.inputs - batch.inputs).square().mean())
 
-    own = error(Bayes(steps=600, adaptive=True))
+    own = error(Bayes(steps=300, adaptive=True))
     assert own < 1.5 * error(ClosedForm())
-    assert own < error(Inverting(steps=600, adaptive=True))
+    assert own < error(Inverting(steps=300, adaptive=True))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_each_example_of_a_batch_is_defended(
 ) -> None:
     batch = pictures(2, 6, 1)
     task, seen = defended(victim, batch, (defense,))
-    attack = Bayes(steps=600, adaptive=True)
+    attack = Bayes(steps=300, adaptive=True)
     errors = {}
     for adaptive in (True, False):
         own = replace(attack, adaptive=adaptive)
@@ -202,7 +202,7 @@ def test_a_lane_is_one_restart_of_one_victim(victim: Victim, pictures: Pictures)
     batches = [pictures(1, 6), pictures(1, 2, seed=1), pictures(2, 3, 3, seed=2)]
     seen = [victim(batch, client=i)[1] for i, batch in enumerate(batches)]
     task = victim(batches[0])[0]
-    attack = Bayes(steps=60, restarts=2, lanes=3)
+    attack = Bayes(steps=30, restarts=2, lanes=3)
     together = attack.reconstruct(seen, task, [rng(i) for i in range(3)], Job())
     for i, recovered in enumerate(together):
         (alone,) = attack.reconstruct([seen[i]], task, [rng(i)], Job())

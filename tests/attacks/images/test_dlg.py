@@ -70,8 +70,7 @@ CLIP = {"name": "clip", "norm": 0.5}
 STILL = {"name": "gaussian_noise", "std": 0.0, "stage": "sample"}
 
 
-@pytest.mark.parametrize("first", [(), (STILL,)])
-@pytest.mark.parametrize("step_size", [None, 0.5])
+@pytest.mark.parametrize(("step_size", "first"), [(None, (STILL,)), (0.5, ())])
 def test_only_an_adaptive_attack_recovers_from_a_clipped_update(
     victim: Victim,
     pictures: Pictures,
@@ -88,9 +87,8 @@ def test_only_an_adaptive_attack_recovers_from_a_clipped_update(
     assert error(oblivious, batch) > 0.02
 
 
-@pytest.mark.parametrize(
-    ("keep", "step_size"), [("largest", None), pytest.param("random", 0.5, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("keep", "step_size"), [("largest", None), ("random", 0.5)])
 def test_only_an_adaptive_attack_recovers_from_a_pruned_update(
     victim: Victim, pictures: Pictures, keep: str, step_size: float | None
 ) -> None:

@@ -223,6 +223,7 @@ def test_signs_are_read(bert: Victim) -> None:
     assert mean(attack(bert, replace(LAMP_COS, adaptive=True), seen), truths) > 0.25
 
 
+@pytest.mark.slow
 def test_signs_of_one_sentence_are_no_differences(bert: Victim) -> None:
     seen, truths = several(bert, SINGLE[:3], SIGN)
     aware = mean(attack(bert, replace(LAMP_L2L1, adaptive=True), seen), truths)

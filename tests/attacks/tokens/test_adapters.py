@@ -158,13 +158,11 @@ def test_two_adapters_of_a_layer_hold_more_tokens_than_one() -> None:
     blurred(first, first.capture([5])[0], "dL/dA is 0, as B is")
 
 
-def test_several_steps_prove_nothing(gpt2: Victim, fresh: Victim) -> None:
-    for victim in (gpt2, fresh):
-        seen, truth = victim.capture([5], **SGD, local_steps=2)
-        seen = replace(seen, knowledge=Knowledge(local_steps=2))
-        guess = run(victim, seen)
-        assert sentences(guess.guess) == sentences(truth)
-        assert guess.confidence == ("in_span",)
+def test_several_steps_prove_nothing(fresh: Victim) -> None:
+    seen, truth = fresh.capture([5], **SGD, local_steps=2)
+    guess = run(fresh, replace(seen, knowledge=Knowledge(local_steps=2)))
+    assert sentences(guess.guess) == sentences(truth)
+    assert guess.confidence == ("in_span",)
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -192,6 +190,7 @@ def test_weights_of_one_step_are_a_gradient(gpt2: Victim) -> None:
     assert guess.confidence == ("certified",)
 
 
+@pytest.mark.slow
 def test_another_gradient_certifies_nothing(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([5])
     other, _ = gpt2.capture([6])

@@ -48,6 +48,7 @@ def test_nothing_is_found_in_noise() -> None:
     assert called <= 3
 
 
+@pytest.mark.slow
 def test_words_of_held_out_rows() -> None:
     victim: Victim = trained("tiny-gpt2", 60)
     task = victim.task

@@ -142,7 +142,8 @@ def test_options_of_training_replay_bit_for_bit(over: str, precision: str, make_
     """Each capture then declares another option as it was not."""
     options = {**TRAINING, "precision": precision, "schedule_over": over, "rounds": 5}
     steps = {"protocol": "fedavg", "client_rows": 6, "batch_size": 3, "local_epochs": 2}
-    task, own = {"model": "mlp"}, {"optimizer": "momentum", "strategy": "fedprox", "clients": 2}
+    task = {"model": "mlp", "image_size": 8}
+    own = {"optimizer": "momentum", "strategy": "fedprox", "clients": 2}
     run = make_run(IMAGES, task=task, federation={**steps, **options, **own})
     simulate(run)
     checkup = examine(run)

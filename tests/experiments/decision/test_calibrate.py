@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +17,7 @@ import pytest
 import tomli_w
 
 from docs.pictures import THEMES, write_search
+from experiments.cli import main
 from experiments.decision.answer import Answer
 from experiments.plan.config import load_plan
 from experiments.plan.folder import STAGES, Run
@@ -70,11 +72,15 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished calibration; tests leave it as it is."""
     folder = tmp_path_factory.mktemp("calibrated")
     out = folder / "run"
-    done = subprocess.run(
-        command(write(folder), out), capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stderr
-    (folder / "said").write_text(done.stdout)
+    command_line = ["fedsim", *arguments(write(folder), out), "--quiet"]
+    with (
+        (folder / "said").open("w") as said,
+        redirect_stdout(said),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(sys, "argv", command_line)
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main()
     return out
 
 

@@ -156,6 +156,7 @@ def test_as_json(copied: Path, said: Said) -> None:
     assert table["attacks"][0]["objective"] == "data reconstruction"
 
 
+@pytest.mark.slow
 def test_a_card_of_differential_privacy(make_run: Make, said: Said) -> None:
     private = [
         {"name": "none"},

@@ -237,11 +237,11 @@ def test_bfloat16_is_captured_exactly(name: str, tmp_path: Path) -> None:
         wanted = step.each(lambda s, w, g: {"d": w - s, "s": RATE * g}.get(name[0], g))
         for tensor, value in seen.received.items():
             assert torch.equal(value, wanted[tensor].bfloat16().float())
-    for victim in captures:
-        assert victim.observation.received["a.weight"].dtype == torch.bfloat16
-        guess = fedsim.attack(victim, "spear", budget=20, quiet=True)
-        truth = image(victim.observation.key.client - 1000)
-        assert fedsim.score(guess, truth=truth).mean("psnr") > 60  # of eight binary digits
+    victim = next(iter(captures))
+    assert victim.observation.received["a.weight"].dtype == torch.bfloat16
+    guess = fedsim.attack(victim, "spear", budget=20, quiet=True)
+    truth = image(victim.observation.key.client - 1000)
+    assert fedsim.score(guess, truth=truth).mean("psnr") > 60  # of eight binary digits
 
 
 def test_each_client_is_attacked_from_what_it_was_sent(tmp_path: Path) -> None:

@@ -44,9 +44,7 @@ def test_the_working_directory_registers_nothing(
         assert registry({}, "fedsim.attacks").keys() == set()
 
 
-@pytest.mark.parametrize(
-    "command", ["list attacks", "show quickstart", "attack captures --attacks embedding_rows"]
-)
+@pytest.mark.parametrize("command", ["list attacks", "attack captures --attacks embedding_rows"])
 def test_a_command_in_a_foreign_folder(command: str, lured: Path, held: Held, said: Said) -> None:
     federate(held, held.model, numbered, lured, model=held.model, tokenizer=held.tokenizer)
     before = list(sys.path)

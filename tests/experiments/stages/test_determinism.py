@@ -36,13 +36,11 @@ def test_dropout_and_noise_repeat_too(make_run: Make) -> None:
     assert captured(make_run, TEXT, "a", **changes) == captured(make_run, TEXT, "b", **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("base", "protocol"),
-    [
-        pytest.param(TEXT, "fedsgd", id="text"),
-        pytest.param(IMAGES, "fedavg", id="images", marks=pytest.mark.slow),
-    ],
+    [pytest.param(TEXT, "fedsgd", id="text"), pytest.param(IMAGES, "fedavg", id="images")],
 )
 def test_engines_give_the_same_bits(
     base: dict[str, Any], protocol: str, make_run: Make, ray_cluster: None

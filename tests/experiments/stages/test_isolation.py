@@ -113,7 +113,7 @@ def done(run: Run) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.slow if case == "images" else ()) for case in CASES],
+    [pytest.param(case, marks=() if case == "cohorts" else pytest.mark.slow) for case in CASES],
 )
 def test_a_stage_alone_gives_the_files_of_the_whole_run(
     case: str, make_run: Make, stopped_clock: None

@@ -35,7 +35,7 @@ def test_a_part_of_a_name_is_whole_between_dots() -> None:
     assert CaptureConfig().keeps_tensor("anything")
 
 
-@pytest.mark.parametrize("dtype", ["wire", "float16"])
+@pytest.mark.parametrize("dtype", ["wire", pytest.param("float16", marks=pytest.mark.slow)])
 def test_what_is_kept_is_attacked_and_replayed(dtype: str, make_run: Make) -> None:
     capture = {"tensors": [BLOCK, "transformer.h.1.attn"], "dtype": dtype}
     run = make_run(GPT2, capture=capture, federation={"rounds": 1, "clients": 1})

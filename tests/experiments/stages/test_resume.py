@@ -72,7 +72,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]
     return scores(folder / "run")
 
 
-@pytest.mark.parametrize("moment", [pytest.param("simulation", marks=pytest.mark.slow), "attack"])
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_command_in_process(
     moment: str, tmp_path: Path, undisturbed: list[dict[str, Any]]
 ) -> None:

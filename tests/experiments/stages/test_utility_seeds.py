@@ -18,8 +18,8 @@ from tests.apps.cases import IMAGES, Make
 SMALL = {
     "task": {"model": "mlp", "split": "train", "heldout_rows": 40},
     "auxiliary": None,
-    "federation": {"clients": 2, "rounds": 10, "batch_size": 8, "learning_rate": 0.02},
-    "capture": {"rounds": [10]},
+    "federation": {"clients": 2, "rounds": 3, "batch_size": 8, "learning_rate": 0.02},
+    "capture": {"rounds": [3]},
     "metrics": ["psnr"],
     "defenses": [{"name": "none"}, {"name": "gaussian_noise", "std": 1.0}],
     "attacks": [{"name": "prior_only"}],
@@ -40,7 +40,7 @@ def test_utility_has_an_interval_and_only_the_seeds_are_attacked(make_run: Make)
     ends = {
         (row.defense, row.seed): row.value
         for row in read_rows(run.root / "utility.parquet", UtilityRow)
-        if (row.round, row.metric) == (10, "accuracy")
+        if (row.round, row.metric) == (3, "accuracy")
     }
     changes = [ends["gaussian_noise", seed] - ends["none", seed] for seed in range(3)]
     (path,) = (run.root / "report" / "tables").glob("*-matrix.csv")
