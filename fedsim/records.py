@@ -34,6 +34,8 @@ OTHER_CLIENT = "other_client"
 SECOND_CLIENT = "second_client"
 """As ``other_client`` with another donor. Both are drawn at random: neither is privileged."""
 CONTROLS = (OTHER_CLIENT, SECOND_CLIENT)
+OTHER_CLIENTS = "other_clients"
+"""All that the attack guessed in the round for clients who do not hold the text."""
 
 
 def shown(status: str) -> str:
@@ -114,7 +116,8 @@ class ScoreRow:
     ``value`` is None where the job was skipped or interrupted, or there is nothing to measure. A
     failed job, one that was cut short without a guess and an example that no guess was matched to
     are scored as a blank guess. ``control`` is ``none`` for the attack itself, else one of
-    ``CONTROLS``; of ``second_client`` there is the main metric alone.
+    ``CONTROLS``, of whose second there is the main metric alone, or ``other_clients``, of which
+    there is ``exact_match`` alone.
     ``probe`` is ``none`` for a client, else the kind of the probe. ``row`` is the example's number
     in the split that it is from, by which the same example is known again.
     """

@@ -43,7 +43,14 @@ from fedsim.cell import CellConfig
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
-from fedsim.records import PRIOR_ONLY, SECOND_CLIENT, Modality, ScoreRow, UtilityRow
+from fedsim.records import (
+    OTHER_CLIENTS,
+    PRIOR_ONLY,
+    SECOND_CLIENT,
+    Modality,
+    ScoreRow,
+    UtilityRow,
+)
 
 Bounded: TypeAlias = Callable[[str, Modality, VerdictRule], bool]
 """Whether no attack on a cell can gain the smallest effect of a rule."""
@@ -153,7 +160,7 @@ def _section(
     results = [
         _result(part, key.modality, directions)
         for _, part in with_prior(scores).groupby([*PLACE, *ATTACK, "control", "probe"])
-        if part.control.iloc[0] != SECOND_CLIENT
+        if part.control.iloc[0] not in {SECOND_CLIENT, OTHER_CLIENTS}
     ]
     results.sort(key=lambda result: (*_order(result), *_rank(result)))
     curve = [_utility(part) for _, part in measured.groupby([*PLACE, "round"])]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
 from experiments.stages.donors import Donor, donors_of
 from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey
+from fedsim.metrics.tokens import Tokens
 from fedsim.records import CONTROLS
 
 
@@ -20,3 +24,29 @@ def controls(victims: Victims) -> dict[CaptureKey, dict[str, Donor]]:
         apart = [donor for donor in known if rows[key].isdisjoint(rows[donor.key])]
         by_key[key] = dict(zip(CONTROLS, apart, strict=False))
     return by_key
+
+
+def guessed_for_others(
+    guesses: Mapping[CaptureKey, Sequence[Tokens]], texts: Mapping[CaptureKey, Sequence[Tokens]]
+) -> dict[CaptureKey, list[bool]]:
+    """For each private text whether the attack guessed it for another client of the round.
+
+    An attack that guesses from a list of likely texts, and is right by chance, is as right about
+    others. Guesses of a text for those who hold it do not count. Left out are captures of rounds
+    in which nothing was guessed for another client.
+
+    Args:
+        guesses: all that the attack guessed from each capture, where it guessed.
+        texts: the private texts of each capture.
+    """
+    asked = defaultdict(set)
+    clients: defaultdict[tuple[int, Tokens], set[int]] = defaultdict(set)
+    for key, guessed in guesses.items():
+        asked[key.round].add(key.client)
+        for text in {*guessed} - {*texts[key]}:
+            clients[key.round, text].add(key.client)
+    return {
+        key: [bool(clients[key.round, text] - {key.client}) for text in private]
+        for key, private in texts.items()
+        if asked[key.round] - {key.client}
+    }

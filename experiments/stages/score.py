@@ -12,7 +12,7 @@ from experiments.console import Console
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.plan.levels import level_of
-from experiments.stages.controls import controls
+from experiments.stages.controls import controls, guessed_for_others
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import gallery, write_gallery
 from experiments.stages.guesses import NOT_YET, StoredGuess, matched, read_guess
@@ -27,6 +27,7 @@ from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples, Metric
 from fedsim.records import (
     MAIN,
+    OTHER_CLIENTS,
     PRIOR_ONLY,
     SECOND_CLIENT,
     UNSCORED,
@@ -104,6 +105,8 @@ class Scorer:
                         fed = guess(*donor.source(entry.label, key))
                         yield from self._compare(entry, key, fed, truth(key), control)
                 self.on_scored(f"{entry.label} {key}")
+            if entry.key.attack != PRIOR_ONLY:
+                yield from self._for_others(entry, guess)
 
     def attack_rows(self, entry: Entry, key: CaptureKey) -> Iterator[ScoreRow]:
         """The rows of one attack on one capture, without controls."""
@@ -139,6 +142,31 @@ class Scorer:
                     unit=metric.unit,
                     value=None if unknown else value,
                     certified=pairing.certified(example),
+                )
+
+    def _for_others(
+        self, entry: Entry, guess: Callable[[str, CaptureKey], StoredGuess]
+    ) -> Iterator[ScoreRow]:
+        """One row for each private text of a client: whether it was guessed for another client."""
+        exact = next((m for m in self._all_metrics if m.name == "exact_match"), None)
+        if exact is None:
+            return
+        clients = [key for key in self.victims.keys if self.victims.records[key].probe == "none"]
+        guesses = {key: guess(entry.label, key) for key in clients}
+        known = {key: made.examples.tokens for key, made in guesses.items() if made.examples}
+        texts = {key: self.victims.examples(key).tokens for key in clients}
+        for key, hits in guessed_for_others(known, texts).items():
+            common = self.columns(entry, key, guesses[key].record, OTHER_CLIENTS)
+            rows = self.victims.records[key].rows
+            for example, hit in enumerate(hits):
+                yield ScoreRow(
+                    **common,
+                    example=example,
+                    row=rows[example],
+                    metric=exact.name,
+                    unit=exact.unit,
+                    value=None if guesses[key].record.status in UNSCORED else float(hit),
+                    certified=None,
                 )
 
     def columns(

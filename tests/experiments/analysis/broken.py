@@ -12,7 +12,7 @@ from experiments.analysis.frames import score_frame
 from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.paired import Scored
 from experiments.analysis.verdicts import judge
-from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, AttackKey, Modality
+from fedsim.records import OTHER_CLIENT, OTHER_CLIENTS, PRIOR_ONLY, AttackKey, Modality
 
 PLACE = DefenseInSetting("", "none", "[]")
 
@@ -27,13 +27,19 @@ Floats = npt.NDArray[np.float64]
 
 
 Parts = Mapping[str, Sequence[Floats]]
-"""Metric -> the attack, prior only and another client's update, ``(client,)`` each."""
+"""Metric -> the attack, prior only, another client's update, other clients, ``(client,)`` each."""
 
 
 def scores(
-    own: Floats, prior: Floats, other: Floats, *, seeds: int = 1, sure: Sequence[int] = ()
+    own: Floats,
+    prior: Floats,
+    other: Floats,
+    others: Floats | None = None,
+    *,
+    seeds: int = 1,
+    sure: Sequence[int] = (),
 ) -> list[Scored]:
-    """An attack and its two nulls, one victim a client and seed."""
+    """An attack and its two or three nulls, one victim a client and seed."""
 
     def victims(values: Floats) -> dict[VictimKey, float]:
         return {
@@ -47,6 +53,7 @@ def scores(
         Scored(PLACE, ATTACK, "none", victims(own), certified=proven),
         Scored(PLACE, PRIOR, "none", victims(prior)),
         Scored(PLACE, ATTACK, OTHER_CLIENT, victims(other)),
+        *([] if others is None else [Scored(PLACE, ATTACK, OTHER_CLIENTS, victims(others))]),
     ]
 
 
@@ -58,7 +65,7 @@ def judged(
     sure: Sequence[int] = (),
     works: bool = True,
 ) -> Verdict:
-    known = {name: scores(*three, seeds=seeds, sure=sure) for name, three in parts.items()}
+    known = {name: scores(*values, seeds=seeds, sure=sure) for name, values in parts.items()}
     working = {ATTACK: ""} if works else {}
     return judge(PLACE, score_frame([], {}), known, modality, working=working)
 

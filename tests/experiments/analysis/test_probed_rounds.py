@@ -17,6 +17,7 @@ from fedsim.files import read_record
 from fedsim.records import (
     OTHER_CLIENT,
     PRIOR_ONLY,
+    OTHER_CLIENTS,
     SECOND_CLIENT,
     ScoreRow,
     SimulationRecord,
@@ -210,4 +211,4 @@ def test_a_lone_probe_has_no_control(make_run: Make) -> None:
     rows = read_rows(run.root / "scores.parquet", ScoreRow)
     assert {row.control for row in rows if row.probe == "member"} == {"none"}
     controls = {row.control for row in rows if row.probe == "none"}
-    assert controls == {"none", OTHER_CLIENT, SECOND_CLIENT}
+    assert controls == {"none", OTHER_CLIENT, SECOND_CLIENT, OTHER_CLIENTS}

@@ -11,11 +11,13 @@ import torch
 
 from experiments.pipeline import execute
 from experiments.stages.attack import jobs
+from experiments.stages.controls import guessed_for_others
 from experiments.stages.donors import Donor, Facts, donors
 from experiments.stages.rows import read_rows
 from fedsim.capture import CaptureKey, Observation
 from fedsim.knowledge import Knowledge
-from fedsim.records import OTHER_CLIENT, SECOND_CLIENT, ScoreRow
+from fedsim.metrics.tokens import Tokens
+from fedsim.records import OTHER_CLIENT, OTHER_CLIENTS, SECOND_CLIENT, ScoreRow
 from tests.apps.cases import IMAGES, TEXT, Make, simulate
 
 FEDAVG = {"protocol": "fedavg", "clients": 2, "rounds": 2, "client_rows": 0, "batch_size": 1}
@@ -116,6 +118,19 @@ def test_a_control_keeps_the_victims_facts_and_model(kind: Literal["gradient", "
     assert control.received["steps"] == 1
 
 
+def test_texts_that_were_guessed_for_clients_who_lack_them() -> None:
+    a, b, alone = key(1, 0), key(1, 1), key(2, 0)
+    texts: dict[CaptureKey, list[Tokens]] = {a: [(1, 2), (3,)], b: [(3,), (4,)], alone: [(4,)]}
+    guesses: dict[CaptureKey, list[Tokens]] = {
+        a: [(4,), (3,), (1, 2)],
+        b: [(3,), (5,)],
+        alone: [(1, 2)],
+    }
+    # (3,) is held by both, (4,) was guessed for the first, and round 2 has no other client.
+    assert guessed_for_others(guesses, texts) == {a: [False, False], b: [False, True]}
+    assert guessed_for_others({a: [(4,)]}, texts) == {b: [False, True]}
+
+
 def scored(run: Any) -> list[ScoreRow]:
     execute(run, ("simulate", "attack", "score"), quiet=True)
     return read_rows(run.root / "scores.parquet", ScoreRow)
@@ -131,7 +146,7 @@ def test_the_same_rows_in_another_round_are_no_control(make_run: Make) -> None:
         rows = scored(run)
         assert {row.round for row in rows} == {1, 2}
         found[name] = {row.control for row in rows}
-    assert found == {"both": {"none", OTHER_CLIENT}, "alone": {"none"}}
+    assert found == {"both": {"none", OTHER_CLIENT, OTHER_CLIENTS}, "alone": {"none"}}
 
 
 @pytest.mark.parametrize(
