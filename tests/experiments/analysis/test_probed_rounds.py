@@ -16,8 +16,8 @@ from fedsim.errors import SimulationError
 from fedsim.files import read_record
 from fedsim.records import (
     OTHER_CLIENT,
-    PRIOR_ONLY,
     OTHER_CLIENTS,
+    PRIOR_ONLY,
     SECOND_CLIENT,
     ScoreRow,
     SimulationRecord,
