@@ -14,6 +14,7 @@ from itertools import islice
 from typing import get_args
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.observed.smoothed_labels import smoothing_note
 from attacks.proofs.two_classes import UNSETTLED, has_two_classes, negated, sign_behind
 from attacks.proofs.verdict import coarse_note
 from fedsim.capture import CaptureKey, CaptureStore, Observation
@@ -111,9 +112,16 @@ def best_reading(
     if best.proven:
         job.late = best.expired
         return best
-    coarse = "" if best.confidence is None else coarse_note(reply.seen)
-    note = "; ".join(filter(None, (best.note, coarse, reply.doubt)))
+    causes = [best.note]
+    if best.confidence is not None:
+        causes += [coarse_note(reply.seen), _smoothing(reply, task, best)]
+    note = "; ".join(filter(None, (*causes, reply.doubt)))
     return replace(best, exhausted=exhausted, note=note)
+
+
+def _smoothing(reply: OpenReply, task: Task, guess: Reconstruction) -> str:
+    said = smoothing_note(reply.seen, task, guess.guess.to("cpu"))
+    return said if said not in guess.note else ""
 
 
 def first_refusal(chosen: Attack, label: str, reply: OpenReply, task: Task, job: Job) -> str:

@@ -19,6 +19,7 @@ from attacks.observed.single_target import (
     scale_note,
     single_target,
 )
+from attacks.observed.smoothed_labels import smoothing_note
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
@@ -122,6 +123,10 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
                 steps=max(1, len(sequence.layers)),
                 confidence=(certificate(proof),),
                 note="; ".join(filter(None, notes)),
+            )
+        if smoothed := smoothing_note(observation, task, batch):
+            return Reconstruction(
+                batch, objective=proof.error, confidence=("guess",), note=smoothed
             )
     if sequence.head.bias not in gradient:
         if solved is None or solved.error >= CUTS.explained:

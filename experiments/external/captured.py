@@ -15,7 +15,7 @@ from experiments.external.client_layers import with_client_layers
 from experiments.external.control_variates import plain_steps
 from experiments.external.facts import facts_of
 from experiments.external.tensor_files import read_state_dict
-from experiments.external.update import Update, descending, update_of
+from experiments.external.update import Update, descending, update_of, without_decayed
 from fedsim.build import suggest
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
 from fedsim.errors import ConfigError
@@ -100,7 +100,7 @@ class Captured:
         reading = replace(reading, match=reading.match + plain.note, doubt=doubt)
         if self.kind is None and record.sign_open:
             return replace(reading, difference=self._read(seen, record, "difference"))
-        return descending(with_client_layers(reading, self._earlier(seen.key)))
+        return without_decayed(descending(with_client_layers(reading, self._earlier(seen.key))))
 
     def _earlier(self, key: CaptureKey) -> Iterator[Update]:
         """The replies of the same client in the rounds before, the latest first."""

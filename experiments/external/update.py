@@ -12,6 +12,7 @@ from torch import nn
 from attacks.observed import output_rows
 from attacks.observed.input_range import likely_range, range_evidence
 from attacks.observed.running_statistics import facts_shown
+from attacks.observed.weight_decay import loss_penalty, without_decay
 from attacks.scheduling.readings import OpenReply
 from experiments.external.facts import facts_of
 from experiments.external.multiples import multiple_of
@@ -142,7 +143,7 @@ class Update:
             base=base if base is not None or not isinstance(model, nn.Module) else model,
             knowledge=facts,
         )
-        update = descending(update)
+        update = without_decayed(descending(update))
         shown = None if input_range else range_evidence(update.observation, made)
         likely = None if shown is None else likely_range([shown])
         if likely is None or likely.form.plain:
@@ -304,6 +305,14 @@ def descending(update: Update) -> Update:
     turned = replace(seen, received={name: -value for name, value in seen.received.items()})
     match = f"{update.match}; they rise where a loss's fall, and were turned round"
     return replace(update, observation=turned, match=match)
+
+
+def without_decayed(update: Update) -> Update:
+    """The update without what weight decay or a penalty left of the weights that were sent."""
+    if doubt := loss_penalty(update.observation, update.task):
+        return replace(update, doubt="; ".join(filter(None, (update.doubt, doubt))))
+    seen, note = without_decay(update.observation, update.task)
+    return replace(update, observation=seen, match=update.match + note) if note else update
 
 
 def _shapes(given: Given | None) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,74 @@
+"""Labels that a client smoothed, by the slopes of a guess at the outputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from attacks.observed.calls import noted
+from attacks.observed.labels import find_head
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.base import Task
+from fedsim.types import Batch
+
+_UNEXPLAINED = 1e-3
+"""Part of the slopes that may be left unexplained: right guesses leave 1e-7 of a gradient, others
+8e-3 and more. Half and double of it judge the tests alike."""
+_LEAST = 0.005
+"""Share of a label below which it counts as not smoothed."""
+_FEWEST = 3  # of two, each guess has labels and a smoothing that fit
+_EQUATIONS = 3  # for two unknowns, so that one is left to tell by
+
+
+def smoothing_note(observation: Observation, task: Task, guess: Batch) -> str:
+    """That the client smoothed its labels, where the guess's slopes show it; else empty.
+
+    With the inputs ``h_i`` of the head, which the guess determines, its gradient
+    ``sum_i s_i h_i^T`` gives the slopes ``s_i``, and labels smoothed by ``e`` leave
+    ``k s_i = p_i - (1 - e) y_i - e / K`` of the softmax ``p_i`` over ``K`` classes.
+    """
+    slopes = _slopes(observation, task, guess)
+    if slopes is None:
+        return ""
+    reached, softmax = slopes
+    count, classes = reached.shape
+    if classes < _FEWEST or count * (classes - 1) < _EQUATIONS:
+        return ""
+    label = one_hot(reached.argmin(1), classes)
+    goal = (softmax - label).flatten()
+    system = torch.stack((reached.flatten(), (1 / classes - label).flatten()), 1)
+    scale, share = torch.linalg.lstsq(system, goal[:, None]).solution[:, 0].tolist()
+    error = (system @ system.new_tensor([scale, share]) - goal).norm() / goal.norm()
+    if error > _UNEXPLAINED or not scale > 0 or not _LEAST < share < 1:
+        return ""
+    return (
+        f"the client's labels are smoothed by {share:.2g}, which hides a proof: pass a loss that "
+        f"smooths them as well (label_smoothing={share:.2g})"
+    )
+
+
+def _slopes(observation: Observation, task: Task, guess: Batch) -> tuple[Tensor, Tensor] | None:
+    """Slopes and softmax ``(example, class)`` at the head; None where they cannot be told."""
+    if task.spec.target != "class" or not len(guess):
+        return None
+    network = task.model(observation.sent)
+    try:
+        head = find_head(network)
+    except CannotAttack:
+        return None
+    if head.weight not in observation.received:
+        return None
+    batch = Batch(guess.inputs, torch.zeros(len(guess), dtype=torch.int64), guess.mask)
+    with torch.no_grad(), noted({head.layer: network.get_submodule(head.layer)}) as calls:
+        task.loss(network, batch)
+    features, outputs = calls[-1].input.double(), calls[-1].output.double()
+    if features.shape[:-1] != (len(guess),):
+        return None
+    update = observation.update((head.weight, head.bias))
+    gradient = update[head.weight].double()
+    if head.bias in update:
+        features = torch.cat([features, features.new_ones(len(guess), 1)], 1)
+        gradient = torch.cat([gradient, update[head.bias].double()[:, None]], 1)
+    return (gradient @ torch.linalg.pinv(features)).T, outputs.softmax(1)
