@@ -45,6 +45,7 @@ class CellTrial:
     working: Collection[str] = ()
     blind: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     _broken: set[tuple[str, str]] = field(default_factory=set)
+    _attacked: set[int] = field(default_factory=set)
     _guessable: bool = False
     _doubtful: bool = False
     _holder: dict[int, int] = field(default_factory=dict)
@@ -69,7 +70,8 @@ class CellTrial:
         leakage: dict[str, dict[str, list[Score]]] = {
             attack: {target.name: [] for target in self.targets} for attack in attacks
         }
-        self._guessable |= any(map(self._comes_near, clients))
+        self._attacked |= {*clients}
+        self._guessable |= any(map(self._comes_near, clients)) or self._guesses_by_chance(labels)
         for client in clients:
             scores = self._of_client(labels, client)
             for target in self.targets:
@@ -86,7 +88,7 @@ class CellTrial:
         if self._broken:
             return ", ".join(f"jobs of {name} {status}" for name, status in sorted(self._broken))
         if self._doubtful:
-            return "an example came back exactly, which the blind guess comes near to elsewhere"
+            return "an example came back exactly, and at other clients the like happens by chance"
         if self.cells[0].config.defense == (UNDEFENDED,):
             return ""
         ran = {label for label, done in self._ran.items() if 2 * sum(done) >= len(done)}
@@ -145,6 +147,16 @@ class CellTrial:
             for entry in filter(_is_blind, self._entries)
             for row in scorer.attack_rows(entry, key)
             if row.metric in CLOSE
+        )
+
+    def _guesses_by_chance(self, labels: Collection[str]) -> bool:
+        """Whether a private text was guessed for a client who does not hold it."""
+        return any(
+            row.value
+            for scorer in self._scorers
+            for entry in self._entries
+            if entry.label in labels and not _is_blind(entry)
+            for row in scorer.rows_for_others(entry, self._attacked)
         )
 
     def _guessed(self, scorer: Scorer, entry: Entry, key: CaptureKey) -> list[Guessed]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -106,12 +106,47 @@ class Scorer:
                         yield from self._compare(entry, key, fed, truth(key), control)
                 self.on_scored(f"{entry.label} {key}")
             if entry.key.attack != PRIOR_ONLY:
-                yield from self._for_others(entry, guess)
+                yield from self.rows_for_others(entry)
 
     def attack_rows(self, entry: Entry, key: CaptureKey) -> Iterator[ScoreRow]:
         """The rows of one attack on one capture, without controls."""
         guess = read_guess(self.victims, entry.label, key)
         yield from self._compare(entry, key, guess, self.victims.examples(key), "none")
+
+    def rows_for_others(
+        self, entry: Entry, clients: Collection[int] | None = None
+    ) -> Iterator[ScoreRow]:
+        """One row for each private text of a client: whether it was guessed for another client.
+
+        Args:
+            entry: the attack.
+            clients: those to compare; None for all.
+        """
+        exact = next((m for m in self._all_metrics if m.name == "exact_match"), None)
+        if exact is None:
+            return
+        keys = [
+            key
+            for key in self.victims.keys
+            if self.victims.records[key].probe == "none"
+            and (clients is None or key.client in clients)
+        ]
+        guesses = {key: read_guess(self.victims, entry.label, key) for key in keys}
+        known = {key: made.examples.tokens for key, made in guesses.items() if made.examples}
+        texts = {key: self.victims.examples(key).tokens for key in keys}
+        for key, hits in guessed_for_others(known, texts).items():
+            common = self.columns(entry, key, guesses[key].record, OTHER_CLIENTS)
+            rows = self.victims.records[key].rows
+            for example, hit in enumerate(hits):
+                yield ScoreRow(
+                    **common,
+                    example=example,
+                    row=rows[example],
+                    metric=exact.name,
+                    unit=exact.unit,
+                    value=None if guesses[key].record.status in UNSCORED else float(hit),
+                    certified=None,
+                )
 
     @property
     def _chosen(self) -> list[Entry]:
@@ -142,31 +177,6 @@ class Scorer:
                     unit=metric.unit,
                     value=None if unknown else value,
                     certified=pairing.certified(example),
-                )
-
-    def _for_others(
-        self, entry: Entry, guess: Callable[[str, CaptureKey], StoredGuess]
-    ) -> Iterator[ScoreRow]:
-        """One row for each private text of a client: whether it was guessed for another client."""
-        exact = next((m for m in self._all_metrics if m.name == "exact_match"), None)
-        if exact is None:
-            return
-        clients = [key for key in self.victims.keys if self.victims.records[key].probe == "none"]
-        guesses = {key: guess(entry.label, key) for key in clients}
-        known = {key: made.examples.tokens for key, made in guesses.items() if made.examples}
-        texts = {key: self.victims.examples(key).tokens for key in clients}
-        for key, hits in guessed_for_others(known, texts).items():
-            common = self.columns(entry, key, guesses[key].record, OTHER_CLIENTS)
-            rows = self.victims.records[key].rows
-            for example, hit in enumerate(hits):
-                yield ScoreRow(
-                    **common,
-                    example=example,
-                    row=rows[example],
-                    metric=exact.name,
-                    unit=exact.unit,
-                    value=None if guesses[key].record.status in UNSCORED else float(hit),
-                    certified=None,
                 )
 
     def columns(

@@ -14,7 +14,7 @@ from experiments.decision.targets import Target
 from experiments.decision.trial import CellTrial, Guessed, _came_back, _score
 from experiments.plan.entries import Entry
 from fedsim.federation import FederationConfig
-from fedsim.records import AttackKey
+from fedsim.records import AttackKey, ScoreRow
 from tests.experiments.analysis.cases import cell, row
 
 VERBATIM = Target("verbatim", 0.0)
@@ -178,3 +178,27 @@ def test_the_bound_on_any_attack_counts_all_captured_rounds(
     monkeypatch.setattr(calibrate, "owned", lambda _: (4,) * 8)
     captured: Any = SimpleNamespace(config=config)
     assert calibrate._nats([captured]) == pytest.approx(times / 18)  # 1 / (2 z^2) a reply
+
+
+@pytest.mark.parametrize("by_chance", [False, True])
+def test_an_exact_text_proves_no_leak_where_others_were_guessed_by_chance(by_chance: bool) -> None:
+    exact = [row(metric=metric, unit="1", value=1.0) for metric in ("rougeL", "exact_match")]
+    attacked: list[set[int]] = []
+
+    def rows_for_others(_: Entry, clients: set[int]) -> list[ScoreRow]:
+        attacked.append({*clients})
+        return [row(metric="exact_match", value=float(by_chance and 1 in clients))]
+
+    scorer: Any = SimpleNamespace(
+        victims=SimpleNamespace(keys=[SimpleNamespace(client=client) for client in (0, 1)]),
+        attack_rows=lambda *_: exact,
+        rows_for_others=rows_for_others,
+    )
+    entry: Any = SimpleNamespace(label="span", key=SimpleNamespace(attack="span"))
+    team: Any = SimpleNamespace(drain=lambda: None)
+    trial = CellTrial((), team, (VERBATIM,))
+    trial.__dict__ |= {"_scorers": [scorer], "_entries": [entry]}
+    hits = [trial.attack(["span"], [client])["span"]["verbatim"] for client in (0, 1)]
+    assert [score[0].value for score in hits] == [1.0, 0.0 if by_chance else 1.0]
+    assert attacked == [{0}, {0, 1}]  # those so far, so that a search that goes on decides alike
+    assert trial._doubtful == by_chance
