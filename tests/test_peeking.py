@@ -2,8 +2,10 @@
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -30,6 +32,23 @@ def guess(specs: Sequence[JobSpec]) -> tuple[list[JobRecord], dict[str, bytes]]:
     return records, {path.name: path.read_bytes() for path in paths if path.exists()}
 
 
+Undisturbed: TypeAlias = Callable[
+    [str, Cell], tuple[list[JobSpec], list[JobRecord], dict[str, bytes]]
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cells: dict[Cell, Path], tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """``undisturbed("dlg", "image")``: an attack's jobs, records and guesses, made once."""
+
+    @cache
+    def of(name: str, kind: Cell) -> tuple[list[JobSpec], list[JobRecord], dict[str, bytes]]:
+        specs = jobs(cells[kind], name, tmp_path_factory.mktemp("cell") / "guesses")
+        return specs, *guess(specs)
+
+    return of
+
+
 PAIRS = sorted(
     {
         (name, kind)
@@ -43,11 +62,10 @@ PAIRS = sorted(
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_an_attack_guesses_or_says_why_not(
-    name: str, kind: Cell, cells: dict[Cell, Path], tmp_path: Path
+    name: str, kind: Cell, cells: dict[Cell, Path], undisturbed: Undisturbed
 ) -> None:
     cell, modality = cells[kind], "text" if kind in {"text", "language"} else "image"
-    specs = jobs(cell, name, tmp_path / "cell" / "guesses")
-    records, guesses = guess(specs)
+    specs, records, guesses = undisturbed(name, kind)
     assert [record.key for record in records] == CaptureStore(cell / "captures").keys()
     if kind not in ATTACK_CASES[name].cells:
         assert {record.status for record in records} == {"skipped"}
@@ -75,11 +93,11 @@ def test_an_attack_guesses_or_says_why_not(
 
 @pytest.mark.parametrize(("name", "kind"), RUNS)
 def test_an_attack_does_not_see_the_truth_and_depends_on_its_seed(
-    name: str, kind: Cell, cells: dict[Cell, Path], tmp_path: Path
+    name: str, kind: Cell, cells: dict[Cell, Path], undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     cell = tmp_path / "run" / cells[kind].name
     shutil.copytree(cells[kind], cell)
-    _, before = guess(jobs(cell, name, tmp_path / "a" / "guesses"))
+    *_, before = undisturbed(name, kind)
     _, otherwise = guess(jobs(cell, name, tmp_path / "b" / "guesses", seed=1))
     assert before
     change_the_truth(cell)

@@ -148,7 +148,9 @@ def test_each_example_of_a_batch_is_defended(
     "chain",
     [
         ({"name": "sign"}, {"name": "gaussian_noise", "std": 1.0}),
-        ({"name": "gaussian_noise", "std": 0.02}, {"name": "sign"}),
+        pytest.param(
+            ({"name": "gaussian_noise", "std": 0.02}, {"name": "sign"}), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_noise_about_signs_is_not_fitted(

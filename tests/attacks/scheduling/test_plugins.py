@@ -148,7 +148,13 @@ def test_there_are_twenty_of_them() -> None:
     assert len(acts) >= 20
 
 
-@pytest.mark.parametrize("act", OUTCOMES)
+SLOW = {"parent", "alarm", "float64", "fork"}
+"""Acts that take seconds; others end, break or change a process in as many ways."""
+
+
+@pytest.mark.parametrize(
+    "act", [pytest.param(act, marks=[pytest.mark.slow] * (act in SLOW)) for act in OUTCOMES]
+)
 def test_a_plugin_harms_its_own_job_alone(
     act: str, captured: Path, alone: Rows, tmp_path: Path
 ) -> None:

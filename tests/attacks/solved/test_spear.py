@@ -185,8 +185,7 @@ FEDAVG: dict[str, Any] = {"protocol": "fedavg", "learning_rate": 0.01}
     ("federation", "proven"),
     [
         ({"local_steps": 1}, True),
-        ({"local_steps": 4}, True),
-        ({"local_steps": 1, "optimizer": "momentum"}, True),
+        pytest.param({"local_steps": 4}, True, marks=pytest.mark.slow),
         # Which examples were used in which order is not known: exact, and not proven.
         ({"local_steps": 2, "batch_size": 2, "learning_rate": 0.001}, False),
     ],

@@ -169,7 +169,9 @@ class Blind(Attack):
         return Reconstruction(replace(rows[nearest], labels=torch.full((len(nearest),), -1)))
 
 
-@pytest.mark.parametrize(("base", "fact"), [(IMAGES, "labels"), (TEXT, "lengths")])
+@pytest.mark.parametrize(
+    ("base", "fact"), [(IMAGES, "labels"), pytest.param(TEXT, "lengths", marks=pytest.mark.slow)]
+)
 def test_a_blind_attack_of_a_run_is_not_called(
     make_run: Make, monkeypatch: pytest.MonkeyPatch, base: dict[str, Any], fact: str
 ) -> None:

@@ -37,8 +37,10 @@ GPT2 = {
 }
 
 
-@pytest.mark.parametrize("base", [TEXT, IMAGES, RESNET, GPT2], ids=lambda base: base["name"])
-@pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
+@pytest.mark.parametrize(
+    ("base", "protocol"),
+    [(TEXT, "fedavg"), (IMAGES, "fedsgd"), (RESNET, "fedavg"), (GPT2, "fedsgd")],
+)
 def test_sound_captures_replay_to_rounding(
     base: dict[str, Any], protocol: str, make_run: Make
 ) -> None:

@@ -65,7 +65,7 @@ def written(place: Path, model: str, engine: str = "in-process") -> str:
     return "own.toml"
 
 
-@pytest.mark.parametrize("model", ["hospital_net:Net", "hospital_net.py:Net", "hospital_net:ten"])
+@pytest.mark.parametrize("model", ["hospital_net.py:Net", "hospital_net:ten"])
 def test_a_network_of_the_user_is_trained_and_attacked(place: Path, model: str) -> None:
     run = Run.create(load_plan(written(place, model)), place / "run")
     outcome = execute(run, STAGES, quiet=True)

@@ -18,8 +18,7 @@ def captured(
     return {**files_of(run.cells[0].folder / "captures"), **files_of(run.cells[0].folder / "truth")}
 
 
-@pytest.mark.parametrize("base", [TEXT, IMAGES], ids=["text", "images"])
-@pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
+@pytest.mark.parametrize(("base", "protocol"), [(TEXT, "fedsgd"), (IMAGES, "fedavg")])
 def test_the_same_file_twice(base: dict[str, Any], protocol: str, make_run: Make) -> None:
     federation = {"protocol": protocol, "participation": 0.7}
     once = captured(make_run, base, "once", federation=federation)

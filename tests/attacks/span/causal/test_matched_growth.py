@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -99,11 +98,8 @@ def test_sentences_that_are_not_found_are_the_usual_ones(
     assert guess.confidence == ("guess", "guess")
 
 
-@pytest.mark.parametrize(
-    ("rows", "least"),
-    [([0], 1), pytest.param([1, 2, 3, 4, 5], 2, marks=pytest.mark.slow)],
-)
-def test_a_step_of_adamw_tells_sentences(rows: Sequence[int], least: int) -> None:
+@pytest.mark.slow
+def test_a_step_of_adamw_tells_sentences() -> None:
     data = "film/enron-sentences"
     victim = hub("fedsim/llama-8k", data, "validation[:24]", lora_rank=16, max_length=12)
     rng = torch.Generator().manual_seed(0)
@@ -112,13 +108,13 @@ def test_a_step_of_adamw_tells_sentences(rows: Sequence[int], least: int) -> Non
             value.copy_(0.01 * torch.randn(value.shape, generator=rng))
     known = Knowledge(local_steps=1, optimizer="adamw", num_examples=1)
     exact = 0
-    for row in rows:
+    for row in range(6):
         seen, truth = victim.capture([row], **STEP)
         found = run(victim, replace(seen, knowledge=known))
         if sentences(found.guess) == sentences(truth):
             assert found.confidence == ("consistent",)
             exact += 1
-    assert exact >= least
+    assert exact >= 3
 
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 30}
