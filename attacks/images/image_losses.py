@@ -99,10 +99,10 @@ class ImageLoss:
         if not self.each:
             return self.chain.surrogate(self.model.differentiable(Batch(images, labels)))
 
-        def one(image: Tensor, label: Tensor) -> Tensors:
+        def of_example(image: Tensor, label: Tensor) -> Tensors:
             return self.chain.surrogate(self.model.pure_gradient(Batch(image[None], label[None])))
 
-        single: Tensors = vmap(one)(images, labels)
+        single: Tensors = vmap(of_example)(images, labels)
         return {name: value.mean(0) for name, value in single.items()}
 
 

@@ -235,11 +235,11 @@ def _seen_moments(
     sent, received = observation.sent, observation.received
     moved = names[0] in received and observation.kind == "weights"
     if moved and not torch.equal(received[names[0]], sent[names[0]]):
-        own = without_broadcast(observation, {name: layer}, 1)
-        if own:
+        sent_moments = without_broadcast(observation, {name: layer}, 1)
+        if sent_moments:
             if _filtered(observation, names):
                 return None
-            return own[f"batch-mean {name}"], own[f"batch-variance {name}"]
+            return sent_moments[f"batch-mean {name}"], sent_moments[f"batch-variance {name}"]
     return (sent[names[0]], sent[names[1]]) if bool(sent[names[0]].any()) else None
 
 
@@ -260,7 +260,7 @@ def _gradient(
     if not {"weight", "bias"} <= parameters.keys():  # none, or a weight that is computed
         return None
     weight, bias = parameters["weight"], parameters["bias"]
-    names = [f"{calls[0].name}.{own}" for own in ("weight", "bias")]
+    names = [f"{calls[0].name}.{part}" for part in ("weight", "bias")]
     if not set(names) <= observation.received.keys() or weight[0].numel() % channels:
         return None
 

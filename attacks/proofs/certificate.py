@@ -133,7 +133,7 @@ class Prover:
     def _gradient(
         self, lines: Sequence[tuple[int, ...]], labels: Sequence[int] | Tensor
     ) -> Tensors:
-        with self.layout.told(self.network):
+        with self.layout.applied(self.network):
             return self.task.gradient(self.network, self.batch(lines, labels))
 
     def _by_slopes(self, lines: list[tuple[int, ...]]) -> MatchedBatch:

@@ -31,7 +31,7 @@ def choose(
     if pursuit is None or not pursuit.lines:
         pursuit = GradientPursuit.of(match, [lines[int(match.similarities(lines).argmax())]])
     while len(pursuit.lines) < count:
-        scores = match.against(pursuit.left()).similarities(lines)
+        scores = match.against(pursuit.residual()).similarities(lines)
         known = {tuple(line.tolist()) for line in pursuit.lines}
         for index, line in enumerate(lines):
             if tuple(line.tolist()) in known:
@@ -86,7 +86,7 @@ class GradientPursuit:
             self.lines[index], self._gradients[index] = line, self.match.gradient(line)
         self._fit()
 
-    def left(self, *but: int) -> Tensors:
+    def residual(self, *but: int) -> Tensors:
         """The update less what the lines but some explain."""
         weights = self._weights.clone()
         weights[list(but)] = 0

@@ -80,7 +80,7 @@ def predictions(prover: Prover, lines: Sequence[Line]) -> Predictions | None:
         return None
     batch, width = prover.batch(lines, []), head.weight.shape[1]
     assert batch.mask is not None
-    with torch.no_grad(), prover.layout.told(network), noted({"head": head}) as calls:
+    with torch.no_grad(), prover.layout.applied(network), noted({"head": head}) as calls:
         prover.task.loss(network, batch)
     places = torch.ones_like(batch.mask) if batch.mask.numel() <= width else batch.mask
     places = places.flatten() == 1

@@ -154,32 +154,34 @@ class Solved:
     error: float
 
 
-def _estimated(found: ImageEstimate, solved: Solved | None, gradient: Tensors) -> Reconstruction:
+def _estimated(
+    estimated: ImageEstimate, solved: Solved | None, gradient: Tensors
+) -> Reconstruction:
     """The likeliest of the estimate and the layers' solution, or the prior's mean."""
-    best, model = found.posterior, found.estimator
+    best, model = estimated.posterior, estimated.estimator
     image, target, note = best.image.clamp(0, 1), best.target, ""
     explained = solved is not None and solved.error < CUTS.explained
-    if not found.informed and not explained:
-        image = found.prior.mean
+    if not estimated.informed and not explained:
+        image = estimated.prior.mean
         note = (
             "beside what no image explains, the update tells next to nothing: the prior's mean is "
             "guessed."
         )
     elif solved is not None:
-        own = solved.target.target.to(image.device)
+        label = solved.target.target.to(image.device)
         tried = [(model.score(best.image, best.target, best.scale), image, target)]
         for other in (solved.image[0].to(image), solved.image[0].to(image).clamp(0, 1)):
-            tried.append((model.score(other, own, 1.0), other, own))
-        _, image, target = min(tried, key=lambda one: one[0])
+            tried.append((model.score(other, label, 1.0), other, label))
+        _, image, target = min(tried, key=lambda candidate: candidate[0])
     guess = Batch(image[None].float(), target)
     again = model.exact.gradient(Batch(guess.inputs.double(), guess.labels))
     # Where noise hides the factor of the loss, the objective is the error at the best one.
-    factors = (found.received.single.trusted, fitted_factor(again, gradient))
+    factors = (estimated.received.single.trusted, fitted_factor(again, gradient))
     errors = [relative_error({k: c * v for k, v in again.items()}, gradient) for c in factors]
     return Reconstruction(
         guess,
         objective=min(errors),
         steps=best.steps,
         confidence=("guess",),
-        note=note or scale_note(found.received.single.trusted),
+        note=note or scale_note(estimated.received.single.trusted),
     )

@@ -115,7 +115,7 @@ class Evidence:
         share = _OUTLIER_SHARE
         # A residual below the prediction speaks less against a token than one above.
         shown = torch.where(statistic < self.true.mean, (statistic + self.true.mean) / 2, statistic)
-        own = torch.logaddexp(
+        true = torch.logaddexp(
             self.true.log(shown, 1 - share), self.true.log(shown, share, _OUTLIER_SPREAD)
         )
         others = [
@@ -123,7 +123,7 @@ class Evidence:
             self.moved.log(statistic, 0.45),
             torch.full_like(statistic, math.log(0.1 * math.sqrt(2 * math.pi) / 8)),
         ]
-        apart = own - torch.stack(others).logsumexp(0)
+        apart = true - torch.stack(others).logsumexp(0)
         return _LAYER_TRUST * apart.clamp(_LEAST_RATIO, _LARGEST_RATIO)
 
     def fit(self, true: Tensor, moved: Tensor, absent: Tensor, quantile: float) -> None:

@@ -67,7 +67,7 @@ class Layout:
         return mask.cumsum(1) > 1  # the first token is not predicted anyway
 
     @contextmanager
-    def told(self, network: nn.Module) -> Iterator[None]:
+    def applied(self, network: nn.Module) -> Iterator[None]:
         """Let the network run as the application's."""
         with ExitStack() as stack:
             if self.counted is not None or self.restarts is not None:

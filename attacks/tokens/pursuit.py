@@ -23,11 +23,11 @@ class Pursuit:
     one by one.
 
     Attributes:
-        left: what is left of each direction of the space, float64 ``(direction, width)``.
+        residual: what is left of each direction of the space, float64 ``(direction, width)``.
         rows: orthonormal basis of the rows, float64 ``(row, width)``.
     """
 
-    left: Tensor
+    residual: Tensor
     rows: Tensor
 
     @classmethod
@@ -43,13 +43,13 @@ class Pursuit:
     @property
     def directions(self) -> Tensor:
         """Orthonormal basis of what is left, ``(direction, width)``."""
-        _, sizes, basis = torch.linalg.svd(self.left, full_matrices=False)
+        _, sizes, basis = torch.linalg.svd(self.residual, full_matrices=False)
         directions: Tensor = basis[sizes > CUTS.pursued]
         return directions
 
     def plus(self, inputs: Tensor) -> Pursuit:
         """The same with further rows ``(row, width)``; those in the span of others add nothing."""
-        rows, residual = self.rows, self.left
+        rows, residual = self.rows, self.residual
         for row in inputs.to(rows):
             new = row
             for _ in range(2):  # once more against rounding
@@ -60,7 +60,7 @@ class Pursuit:
                     torch.cat([rows, new[None]]),
                     residual - (residual @ new)[:, None] * new,
                 )
-        return replace(self, left=residual, rows=rows)
+        return replace(self, residual=residual, rows=rows)
 
     def shares(self, inputs: Tensor, directions: Tensor) -> Tensor:
         """Share of what rows leave of inputs ``(..., width)`` that lies in ``directions``."""

@@ -212,7 +212,7 @@ class Decoder:
             traces = traces.without(best.part(index), best.part(), self.count * longest)
             traces.fit([line.tolist()], self.rng)
             shift = DirectionalShift.of(
-                traces.layers.network, best.left(index), self.count * longest
+                traces.layers.network, best.residual(index), self.count * longest
             )
         return self.tree.search(traces, shift, 1, line[:size], ahead)
 
@@ -223,7 +223,7 @@ class Decoder:
         if traces.first is not None:
             traces.grow(self.tree.start, count, self.rng)
         shift = DirectionalShift.of(
-            traces.layers.network, best.left(), self.count * self.tree.longest
+            traces.layers.network, best.residual(), self.count * self.tree.longest
         )
         return self.tree.search(traces, shift, count)
 
@@ -242,7 +242,7 @@ class Decoder:
             more = sorted(more, key=lambda sentence: -sentence.score)[: CUTS.fewest_lines]
             ended = [line.new_tensor(self.tree.ended(sentence.ids)) for sentence in more]
             if ended:
-                matcher = self.match.against(best.left(index))
+                matcher = self.match.against(best.residual(index))
                 best.exchange({index: ended[int(matcher.similarities(ended).argmax())]})
         lines = self.tree.lines(sentences, self.count, self.traces.words)
         if len(best.lines) < self.count:

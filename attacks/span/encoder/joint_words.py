@@ -37,7 +37,7 @@ class View:
         return self.inputs @ self.gram
 
     @cached_property
-    def own(self) -> Tensor:
+    def energy(self) -> Tensor:
         """Energy of each input, ``(place, token)``."""
         return (self.images * self.inputs).sum(2)
 
@@ -51,7 +51,7 @@ class View:
         basis = torch.linalg.qr(self.inputs[places, others].T).Q
         inside = self.inputs[place] @ basis
         seen = inside @ (basis.T @ self.gram @ basis) - 2 * self.images[place] @ basis
-        added = self.own[place] + (inside * seen).sum(1)
+        added = self.energy[place] + (inside * seen).sum(1)
         outside = self.squares[place] - inside.square().sum(1)
         clear = outside > _INDEPENDENT * self.squares[place]
         gained: Tensor = added / outside.clamp(min=1e-30)

@@ -167,13 +167,13 @@ class Prefix:
     """The beginning of a sentence.
 
     Attributes:
-        left: what it leaves of each layer beside the usual inputs of all words.
+        residuals: what it leaves of each layer beside the usual inputs of all words.
         bare: what it leaves of each layer by itself.
         score: its log-probability.
     """
 
     ids: tuple[int, ...]
-    left: tuple[Pursuit, ...]
+    residuals: tuple[Pursuit, ...]
     bare: tuple[Pursuit, ...]
     score: float = 0.0
 
@@ -293,11 +293,11 @@ class Growth:
         begin = self.begin
         for other in others:
             inputs = self._inputs(torch.tensor([other.ids], device=self.places[0].device))
-            left, bare = (
+            residuals, bare = (
                 tuple(pursuit.plus(x[0]) for pursuit, x in zip(part, inputs, strict=True))
-                for part in (begin.left, begin.bare)
+                for part in (begin.residuals, begin.bare)
             )
-            begin = replace(begin, left=left, bare=bare)
+            begin = replace(begin, residuals=residuals, bare=bare)
         return begin
 
     def _inputs(self, ids: Tensor) -> list[Tensor]:
@@ -346,11 +346,11 @@ class Growth:
 
     def _grown(self, prefix: Prefix, word: int, last: Sequence[Tensor], score: float) -> Prefix:
         """The prefix with a further token, whose inputs are ``(1, width)`` at each layer."""
-        left, bare = (
+        residuals, bare = (
             tuple(pursuit.plus(x) for pursuit, x in zip(part, last, strict=True))
-            for part in (prefix.left, prefix.bare)
+            for part in (prefix.residuals, prefix.bare)
         )
-        return Prefix((*prefix.ids, word), left, bare, score)
+        return Prefix((*prefix.ids, word), residuals, bare, score)
 
     @torch.no_grad()
     def _written(self, prefixes: list[tuple[int, ...]]) -> Tensor:
@@ -380,8 +380,8 @@ class Growth:
         ]
         for index, candidates in enumerate(inputs):
             for row, prefix in enumerate(beam):
-                left = prefix.left[index]
-                share = left.shares(candidates[row], left.directions)
+                residual = prefix.residuals[index]
+                share = residual.shares(candidates[row], residual.directions)
                 apart = share - share.median()
                 apart = apart / (1.4826 * apart.abs().median()).clamp(min=_LEAST_SPREAD)
                 total[row] += trust * (apart.clamp(0, _PURSUED_APART).square() / 2 - 0.5).to(total)

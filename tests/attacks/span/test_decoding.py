@@ -146,11 +146,11 @@ def test_a_batch_is_explained_by_its_own_sentences(gpt2: Victim) -> None:
     pursuit = choose(match, candidates, 2)
     assert Counter(map(tuple, listed(pursuit))) == Counter(map(tuple, lines(truth)))
     for index, line in enumerate(pursuit.lines):
-        left = pursuit.left(index)
+        residual = pursuit.residual(index)
         own = match.gradient(line)
-        weight = fitted(left, [own])
-        rest = less(left, [own], weight)
-        size = sum(float(value.square().sum()) for value in left.values())
+        weight = fitted(residual, [own])
+        rest = less(residual, [own], weight)
+        size = sum(float(value.square().sum()) for value in residual.values())
         assert sum(float(value.square().sum()) for value in rest.values()) < 1e-4 * size
 
 
