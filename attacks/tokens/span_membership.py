@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.tokens.attacked_model import AttackedModel
+from attacks.tokens.attention_inputs import AttentionInputs
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import subspace
 from attacks.tokens.first_layers import FirstLayers, Layer
@@ -20,11 +21,15 @@ _CHUNK = 1 << 13  # tokens in one forward pass
 
 @dataclass(frozen=True)
 class SpanTest:
-    """Measures the distance of a sentence's tokens from the span of one layer."""
+    """Measures the distance of a sentence's tokens from the span of one layer.
+
+    ``attention`` has the layer's inputs without a pass of the network, if they are so simple.
+    """
 
     layers: FirstLayers
     layer: Layer
     subspace: Subspace
+    attention: AttentionInputs | None = None
 
     def sentences(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Mean sine over the tokens of each sentence ``(sentence,)``; padding on the right."""
@@ -38,14 +43,20 @@ class SpanTest:
             length = lengths[start : start + size]
             longest = int(length.max())
             mask = (torch.arange(longest, device=ids.device) < length[:, None]).long()
-            inputs = self.layers.of_sentences(self.layer, ids[start : start + size, :longest], mask)
+            inputs = self._inputs(ids[start : start + size, :longest], mask)
             sines[start : start + size, :longest] = self.subspace.distance(inputs) * mask
         return sines
 
     def inputs(self, ids: Sequence[int]) -> Tensor:
         """The layer's inputs ``(token, width)`` for one sentence."""
         line = torch.tensor([list(ids)], device=self.subspace.basis.device)
-        return self.layers.of_sentences(self.layer, line, torch.ones_like(line))[0]
+        return self._inputs(line, torch.ones_like(line))[0]
+
+    def _inputs(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The layer's inputs ``(sentence, token, width)``."""
+        if self.attention is not None:
+            return self.attention.inputs(ids, mask)
+        return self.layers.of_sentences(self.layer, ids, mask)
 
     def behind(self, pads: int) -> SpanTest:
         """The same test of sentences that begin behind padding."""
@@ -79,7 +90,8 @@ def best_test(model: AttackedModel, before: Subspace) -> SpanTest:
     """The layer behind the attention that separates right sentences from wrong ones best.
 
     For a causal model it is the layer with the smallest ratio of rank to width. The descent of an
-    encoder needs the smoothest objective, which the first layer that is at most half full gives.
+    encoder needs the smoothest objective, which the first layer gives that is at most two thirds
+    full.
 
     Raises:
         CannotAttack: in every layer the tokens fill the width or have left no trace.
@@ -95,7 +107,7 @@ def best_test(model: AttackedModel, before: Subspace) -> SpanTest:
         ranks.append(f"{space.rank} of {space.most}")
         if least <= space.rank < space.most:
             tests.append(SpanTest(layers, layer, space))
-            if not layers.causal and 2 * space.rank <= space.width:
+            if not layers.causal and 3 * space.rank <= 2 * space.width:
                 return tests[-1]
     if not tests:
         raise CannotAttack(

@@ -11,8 +11,10 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from attacks.base import Job
+from attacks.tokens.attention_inputs import heads_of, named
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.summed_inputs import SummedInputs
+from attacks.tokens.word_places import WordPlaces
 from fedsim.types import Tensors
 
 _MOST_MEMBERS = 24  # tokens that a word's gradient is explained by at most
@@ -54,7 +56,8 @@ class WordClusters:
 
     A key is again a sum of a word's part and a position's, with the same coefficient ``c_ts``. So
     the word at a position is the one whose coefficients, over all heads and words of the sentence,
-    are those of the position: an assignment, solved for each length.
+    are those of the position, and that stands there by ``WordPlaces``: an assignment, solved for
+    each length.
 
     Attributes:
         groups: the most coherent first, one for each word.
@@ -66,10 +69,17 @@ class WordClusters:
     _sides: Sequence[_Side]
     _table: SummedInputs
     _stop: int
+    _places: WordPlaces | None
 
     @classmethod
     def of(
-        cls, layers: FirstLayers, update: Tensors, tokens: Sequence[Tensor], stop: int, job: Job
+        cls,
+        layers: FirstLayers,
+        update: Tensors,
+        tokens: Sequence[Tensor],
+        stop: int,
+        job: Job,
+        places: WordPlaces | None = None,
     ) -> WordClusters | None:
         """Those of a batch; None where they do not show, or time ran out.
 
@@ -80,12 +90,15 @@ class WordClusters:
             tokens: the candidates at each position, the start at the first.
             stop: the token that ends a sentence.
             job: ends the search when its time is up.
+            places: where the words stand, if that shows.
         """
-        heads = _heads(layers, update)
-        table = None if heads is None or layers.everywhere else SummedInputs.of(layers, tokens)
+        query, key = (named(layers, letter) for letter in "qk")
+        heads = heads_of(layers)
+        shown = {f"{query}.weight", f"{key}.weight"} <= update.keys() and not layers.everywhere
+        narrow = tokens if places is None else places.narrowed(tokens)
+        table = SummedInputs.of(layers, narrow) if shown and heads else None
         if heads is None or table is None:
             return None
-        query, key = (_named(layers, letter) for letter in "qk")
         sides = [
             _Side.of(update[f"{side}.weight"], layers.network.get_submodule(other), table, heads)
             for side, other in ((query, key), (key, query))
@@ -93,7 +106,8 @@ class WordClusters:
         inner = {int(word) for part in tokens[1:] for word in part} - {stop}
         words = [word for word, token in enumerate(table.words) if token in inner]
         free = torch.ones_like(table.word, dtype=torch.bool)
-        return cls([], table.word[:0], sides, table, stop)._grouped(words, free, job)
+        found = cls([], table.word[:0], sides, table, stop, places)
+        return found._grouped(words, free, job)
 
     def beside(self, lines: Sequence[Sequence[int]], job: Job) -> WordClusters | None:
         """The groups of what is left where these sentences are known.
@@ -169,6 +183,9 @@ class WordClusters:
         shares = torch.cat([side.shares(atoms, pure) for side in self._sides], 1)
         shares = shares / shares.norm(dim=1, keepdim=True).clamp(min=1e-30)
         alike = shares[:count] @ shares[count : count + length - 2].T
+        if self._places is not None:
+            ids = torch.tensor([table.words[word] for word in words.tolist()])
+            alike += self._places.of_words(ids)[:, 1 : length - 1]
         alike[~table.allowed[words, 1 : length - 1]] = _BARRED
         line = alike.argmax(0).tolist()
         for word, place in zip(*linear_sum_assignment(-alike.numpy()), strict=True):
@@ -289,19 +306,3 @@ def _agreed(picks: dict[int, set[int]], ids: Sequence[int]) -> list[WordCluster]
             (sum(word in choices[member] for member in members) / len(members), cluster)
         )
     return [cluster for _, cluster in sorted(clusters, key=lambda pair: -pair[0])]
-
-
-def _heads(layers: FirstLayers, update: Tensors) -> int | None:
-    """The number of heads, where query and key are plain layers whose gradients were sent."""
-    names = [_named(layers, letter) for letter in "qk"]
-    if not all(f"{name}.weight" in update for name in names):
-        return None
-    config = getattr(layers.network, "config", None)
-    heads = getattr(config, "num_attention_heads", None)
-    return heads if isinstance(heads, int) else None
-
-
-def _named(layers: FirstLayers, letter: str) -> str:
-    """The query's or key's name: ``query``, ``q_lin``, ``attn.q``; empty if there is none."""
-    own = [name for name in layers.tokens.modules if name.split(".")[-1].startswith(letter)]
-    return own[0] if len(own) == 1 else ""

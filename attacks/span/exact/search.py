@@ -12,6 +12,7 @@ from attacks.proofs.certificate import Prover, batch_of, proven
 from attacks.proofs.last_tokens import ended
 from attacks.span.exact.sine_descent import SineDescent
 from attacks.tokens.attacked_model import AttackedModel
+from attacks.tokens.attention_inputs import AttentionInputs
 from attacks.tokens.candidates import Candidates
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import Traces, read_traces
@@ -19,7 +20,7 @@ from attacks.tokens.layout import RIGHT, Layout, left_layouts, trailing_layouts
 from attacks.tokens.sentences import SpanSentence, grow
 from attacks.tokens.span_membership import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
-from attacks.tokens.word_places import narrowed
+from attacks.tokens.word_places import WordPlaces
 from fedsim.errors import CannotAttack
 
 _RESTARTS = 3
@@ -214,9 +215,11 @@ class ExactSearch:
             clusters = None
             if usual:
                 update = self.model.observation.update()
-                narrow = narrowed(test.layers, update, tokens, stop)
-                clusters = WordClusters.of(test.layers, update, narrow, stop, self.job)
-            descent = SineDescent(test, tokens, stop, possible, clusters)
+                places = WordPlaces.of(test.layers, update, tokens, stop)
+                clusters = WordClusters.of(test.layers, update, tokens, stop, self.job, places)
+            known = AttentionInputs.of(test.layers, test.layer, tokens, self.job)
+            known_test = replace(test, attention=known)
+            descent = SineDescent(known_test, tokens, stop, possible, clusters)
             descent.run(self.starts, self._count, self.rng, self.job)
             sentences += [sentence for sentence in descent.found if sentence.in_span or usual]
         return sentences, self.job.expired

@@ -57,6 +57,7 @@ class SineDescent:
         self._lengths = [n for n in self._lengths if all(self._tokens[: n - 1])]
         self._clusters = clusters
         self._seen: dict[TokenIds, float] = {}
+        self._settled = set[TokenIds]()
         self.found: list[SpanSentence] = []
 
     def run(self, starts: int, most: int | None, rng: torch.Generator, job: Job) -> bool:
@@ -79,29 +80,59 @@ class SineDescent:
     def _together(self, most: int | None, rng: torch.Generator, job: Job) -> SpanSentence | None:
         """Note the sentences of words that go together; returns the best line of no sentence.
 
-        Kicks take longest, so that they wait until no group gives a sentence without. Each sentence
-        takes its words from the others, which are grouped anew.
+        Groups that differ come first, and kicks, which take longest, wait until no group gives a
+        sentence without. Each sentence takes its words from the others, which are grouped anew.
         """
-        best: SpanSentence | None = None
-        clusters, kicked, tried = self._clusters, False, set[tuple[frozenset[int], bool]]()
+        best, clusters = None, self._clusters
         while clusters is not None:
             before = len(self.found)
-            for group in clusters.groups:
-                seen = any(group.anchor in line.ids for line in self.found)
-                if seen or (group.words, kicked) in tried:
-                    continue
-                tried.add((group.words, kicked))
-                best = self._kept(self._among(clusters, group, rng, job, kicked), best, job)
+            different = clusters.distinct(len(clusters.groups))
+            for groups, kicked in (
+                (different, False),
+                (clusters.groups, False),
+                (clusters.groups, True),
+            ):
+                best = self._passed(clusters, groups, kicked, best, most, rng, job)
                 if job.expired or self._complete(most):
                     return best
                 if len(self.found) > before:
                     break
-            if len(self.found) > before:
-                clusters, kicked = clusters.beside([line.ids for line in self.found], job), False
-            elif kicked:
-                break
             else:
-                kicked = True
+                break
+            clusters = clusters.beside([line.ids for line in self.found], job)
+        return best
+
+    def _passed(
+        self,
+        clusters: WordClusters,
+        groups: Sequence[WordCluster],
+        kicked: bool,
+        best: SpanSentence | None,
+        most: int | None,
+        rng: torch.Generator,
+        job: Job,
+    ) -> SpanSentence | None:
+        """Note the sentences of some groups, first among the candidates that are likely there.
+
+        A word that is no candidate may be all that is wrong, so that what these end in is settled
+        among all words, the nearest first. Returns the best line of no sentence.
+        """
+        minima = dict[TokenIds, float]()
+        for group in groups:
+            if any(group.anchor in line.ids for line in self.found):
+                continue
+            lines = self._among(clusters, group, rng, job, kicked)
+            best = self._kept(lines, best, job)
+            if not lines[0].in_span:
+                minima[lines[0].ids] = lines[0].sine
+            if job.expired or self._complete(most):
+                return best
+        for line in sorted(minima, key=minima.__getitem__):
+            if line not in self._settled:
+                self._settled.add(line)
+                best = self._kept(self._settle(line, job), best, job)
+            if job.expired or self._complete(most):
+                break
         return best
 
     def _kept(
@@ -134,16 +165,11 @@ class SineDescent:
             settled = min(settled or other, other, key=lambda lines: lines[0].sine)
             if settled[0].in_span or job.expired:
                 break
-        if not settled[0].in_span and settled[0].sine <= CUTS.sentence_sine:
-            self._tokens = every  # a word that is no candidate here may be all that is wrong
-            settled = self._settle(settled[0].ids, job)
         if kicked and not settled[0].in_span and not job.expired:
             self._tokens = [
                 [token for token in words if token in group.words] or words for words in every
             ]
-            drawn = self._kicked(self._settle(settled[0].ids, job), rng, job)
-            self._tokens = every
-            settled = self._settle(drawn[0].ids, job)
+            settled = self._kicked(self._settle(settled[0].ids, job), rng, job)
         self._tokens = every
         return settled
 
