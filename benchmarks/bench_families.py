@@ -50,6 +50,7 @@ class FamilyRow:
         error: largest relative error of a factored tensor; None for an attack.
         share: of the gradient's squared norm, without the word table, that is factored.
         seconds: CPU time.
+        unfinished: the clock ended it, so that a faster machine may find more.
         reason: why the attack refuses; empty if it does not.
     """
 
@@ -61,6 +62,7 @@ class FamilyRow:
     error: float | None = None
     share: float | None = None
     seconds: float = 0.0
+    unfinished: bool = False
     reason: str = ""
 
     def text(self) -> str:
@@ -73,6 +75,7 @@ class FamilyRow:
             found = "runs"
         else:
             found = f"{self.exact} of {self.sentences} exact, {self.certified} certified"
+            found += ", unfinished" * self.unfinished
         return f"{self.family:<13} {self.attack:<22} {self.seconds:>6.1f} s  {found}"
 
 
@@ -108,10 +111,10 @@ def attacked(
     begun = time.process_time()
     try:
         seen, batch = case.capture(range(_FIRST, _FIRST + count), frozen=frozen)
-        made = _guess(attack, case, seen)
+        made, late = _guess(attack, case, seen)
     except CannotAttack as refusal:
         return replace(row, reason=refusal.reason, seconds=time.process_time() - begun)
-    row = replace(row, seconds=time.process_time() - begun)
+    row = replace(row, seconds=time.process_time() - begun, unfinished=late)
     if not exact:
         return row
     guess, truth = (Counter(case.task.examples(one).tokens) for one in (made.guess, batch))
@@ -119,7 +122,9 @@ def attacked(
     return replace(row, exact=(guess & truth).total(), certified=certified)
 
 
-def _guess(attack: Attack, case: FamilyCase, seen: Observation) -> Reconstruction:
+def _guess(attack: Attack, case: FamilyCase, seen: Observation) -> tuple[Reconstruction, bool]:
+    """What the attack makes of a capture, and whether the clock ended it."""
+
     def public() -> Batch:
         return case.task.encode(load_rows("sentences", "public[:64]", modality="text"))
 
@@ -127,7 +132,7 @@ def _guess(attack: Attack, case: FamilyCase, seen: Observation) -> Reconstructio
     job = Job(deadline=time.monotonic() + _BUDGET, auxiliary=public)
     job.prepared = attack.prepare(seen, case.task, job, 0)
     (made,) = attack.reconstruct([seen], case.task, [generator(0, "families")], job)
-    return made
+    return made, job.expired
 
 
 def oracle(case: FamilyCase) -> FamilyRow:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from docs.recorded import write
 
 NAME = "families"
 _COMMAND = "python -m benchmarks families"
+_MATCHING = "LAMP, TAG, DLG: 2 steps"
 _MEASURES = {
     "factored gradient": "gradient from factors: error",
     "span, B = 1": "`span`, B = 1",
@@ -25,16 +27,43 @@ _MEASURES = {
     "span, B = 4, frozen": "B = 4, embeddings frozen",
     "span, LoRA r = 64": "LoRA r = 64",
     "film with spans": "FILM with spans",
-    "LAMP": "LAMP: 2 steps",
-    "TAG": "TAG: 2 steps",
-    "DLGText": "DLG: 2 steps",
+    "LAMP": _MATCHING,
+    "TAG": _MATCHING,
+    "DLGText": _MATCHING,
     "LTI": "LTI",
 }
+_FAMILIES = {
+    "bert": "BERT",
+    "roberta": "RoBERTa",
+    "distilbert": "DistilBERT",
+    "albert": "ALBERT",
+    "electra": "ELECTRA",
+    "mpnet": "MPNet",
+    "deberta": "DeBERTa",
+    "deberta-v2": "DeBERTa v2, v3",
+    "gpt2": "GPT-2",
+    "transformer3": "transformer3",
+    "gpt_neox": "GPT-NeoX, Pythia",
+    "opt": "OPT",
+    "phi": "Phi",
+    "llama": "Llama, SmolLM",
+    "mistral": "Mistral",
+    "qwen2": "Qwen 2",
+    "qwen3": "Qwen 3",
+    "gemma": "Gemma",
+    "gemma2": "Gemma 2",
+    "gemma3_text": "Gemma 3",
+}
+_TASK = re.compile(r"^'.*' is trained for \S+ and ")
+"""How a refusal for its task begins, with the folder of the random weights."""
 
 
 def families(measured: list[FamilyRow]) -> ResultFile:
     """The result file of all architectures."""
     old = read(NAME)
+    rows: list[Row] = []
+    for row in (row for each in measured for row in _rows(each)):
+        rows += [row] if row not in rows else []
     head = ["git", "rev-parse", "--short=7", "HEAD"]
     return ResultFile(
         title=old.title,
@@ -46,21 +75,28 @@ def families(measured: list[FamilyRow]) -> ResultFile:
         machine=f"{os.cpu_count()} CPU cores, no GPU",
         cpu_seconds=round(sum(row.seconds for row in measured)),
         columns=Columns(lines=("architecture",)),
-        rows=tuple(row for each in measured for row in _rows(each)),
+        rows=tuple(rows),
         notes=old.notes,
         generator=f"{_COMMAND} --json | python -m docs.benched",
     )
 
 
 def _rows(measured: FamilyRow) -> Iterator[Row]:
-    setting, measure = {"architecture": measured.family}, _MEASURES[measured.attack]
+    setting = {"architecture": _FAMILIES[measured.family]}
+    measure = _MEASURES[measured.attack]
     if measured.exact is not None:
         n, share = measured.sentences, measured.exact / measured.sentences
-        yield Row(setting=setting, measure=measure, n=n, mean=share, unit="of n")
+        ended = "unfinished" * measured.unfinished
+        yield Row(setting=setting, measure=measure, n=n, mean=share, unit="of n", outcome=ended)
         return
-    outcome = "runs" if measured.error is None else f"{measured.error:.0e}"
-    reason = f"no: {measured.reason}" if measured.reason else ""
+    outcome = "runs" if measured.error is None else _error(measured.error)
+    reason = f"no: {_TASK.sub('', measured.reason)}" if measured.reason else ""
     yield Row(setting=setting, measure=measure, outcome=reason or outcome)
+
+
+def _error(error: float) -> str:
+    """One digit; what is below that of single precision is not told from nothing."""
+    return "below 1e-7" if error < 1e-7 else f"{error:.0e}".replace("e-0", "e-")
 
 
 def main() -> None:
