@@ -20,10 +20,10 @@ def test_each_line_of_the_benchmark_is_a_row() -> None:
     ]
     result = benched.families(lines)
     setting, gemma = {"architecture": "BERT"}, {"architecture": "Gemma"}
-    found = {"n": 4, "mean": 0.75, "unit": "of n", "outcome": "unfinished"}
+    found = Row(setting=setting, measure="B = 4", n=4, mean=0.75, unit="of n", outcome="unfinished")
     assert result.rows == (
         Row(setting=setting, measure="gradient from factors: error", outcome="2e-7"),
-        Row(setting=setting, measure="B = 4", **found),
+        found,
         Row(setting=setting, measure="FILM with spans", outcome="no: predicts no next token"),
         Row(setting=setting, measure="LAMP, TAG, DLG: 2 steps", outcome="runs"),
         Row(setting=gemma, measure="gradient from factors: error", outcome="below 1e-7"),
