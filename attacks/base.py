@@ -230,7 +230,7 @@ class Attack:
 
         An attack over rounds overrides this for its option, returns ``same_client``, and keeps to
         the order that ``reconstruct`` describes. ``attacks.observed.same_rows`` says in which
-        rounds a client held the same rows, and ``attacks.images.over_rounds`` is an example.
+        rounds a client held the same rows, and ``attacks.images.image_matching`` is an example.
         """
         return self.grouping
 

@@ -20,7 +20,7 @@ import pandas as pd
 from docs.panels import chosen, panels, rows_of
 from experiments.analysis.frames import counted
 from experiments.decision.answer import Answer
-from experiments.decision.picture import picture
+from experiments.decision.page import picture
 from experiments.decision.question import FOLDER
 from experiments.plan.folder import Run
 from experiments.report.figures import INK

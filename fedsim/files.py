@@ -18,7 +18,7 @@ from fedsim.errors import StoreError
 from fedsim.plain_files import read_plain
 
 if TYPE_CHECKING:  # importing torch takes a second, and the command line has to answer sooner
-    from fedsim.types import Tensors
+    from torch import Tensor
 
 
 Buffer: TypeAlias = bytes | memoryview
@@ -223,7 +223,7 @@ def read_text(path: Path) -> str:
         raise StoreError(f"{path}: not a text ({error}). Restore or delete the file.") from None
 
 
-def save_tensors(path: Path, tensors: Tensors, *, sync: bool = True) -> str:
+def save_tensors(path: Path, tensors: dict[str, Tensor], *, sync: bool = True) -> str:
     """Write a safetensors file atomically and return its SHA-256; it loses the order of names.
 
     ``sync`` is that of ``write_bytes``.
@@ -235,7 +235,9 @@ def save_tensors(path: Path, tensors: Tensors, *, sync: bool = True) -> str:
     return digest(data)
 
 
-def load_tensors(path: Path, sha256: str | None = None, order: Sequence[str] = ()) -> Tensors:
+def load_tensors(
+    path: Path, sha256: str | None = None, order: Sequence[str] = ()
+) -> dict[str, Tensor]:
     """Read a safetensors file, check its hash if one is given, and restore the order of names.
 
     Raises:
@@ -251,7 +253,7 @@ def load_tensors(path: Path, sha256: str | None = None, order: Sequence[str] = (
             f"{sha256[:12]}). Restore it, or rerun the stage that wrote it."
         )
     try:
-        tensors: Tensors = load(data)
+        tensors: dict[str, Tensor] = load(data)
     except SafetensorError as error:
         raise StoreError(
             f"{path}: not a complete safetensors file ({error}). Rerun the stage that wrote it."

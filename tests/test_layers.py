@@ -26,10 +26,8 @@ BORDERS = {
         *(str(path.relative_to(ROOT)) for path in (ROOT / "server").rglob("*.py")),
     },
     "ray": {
-        "attacks/scheduling/authentication.py",
         "attacks/scheduling/cluster.py",
         "attacks/scheduling/pool.py",
-        "attacks/scheduling/task.py",
         "server/grids/ray.py",
     },
     "datasets": {

@@ -54,7 +54,7 @@ class GIGIP(RegularisedMatching):
         weight_rate: learning rate of Adam in the second stage; ``components`` need 1e-4.
         latent: size of the latent vector.
         latent_norm: weight of the mean square of the latents in the first stage.
-        generator: ``vae``, see ``attacks.images.variational``; ``components``, the principal
+        generator: ``vae``, see ``attacks.images.generators``; ``components``, the principal
             components of the auxiliary rows; or a name of the entry points ``fedsim.generators``.
         generator_steps: of the training of ``vae``.
         generator_weights: safetensors file of its weights; empty to learn them.

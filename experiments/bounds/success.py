@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 import torch
 
-from experiments.bounds.reconstruction_bound import success_bound
 from fedsim.accountant import Schedule, Turn
 from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
@@ -77,3 +78,80 @@ def guesses(task: Task, private: Rows) -> Iterator[tuple[str, float]]:
         size = len(task.tokenizer)
         yield f"token at a place, any of {size:,}", 1 / size
     yield f"which of the {len(private):,} rows", 1 / len(private)
+
+
+_LEAST_NOISE = 0.05
+"""Noise multiplier below which one sum reveals nearly everything. The benefit of sampling is then
+ignored, because the grid of privacy losses would become too long."""
+_COARSEST = 0.1
+_ERROR = 1e-3
+_LARGEST = 200.0  # largest epsilon tried; the bound is trivial beyond it
+
+
+@lru_cache(maxsize=1024)
+def success_bound(
+    chance: float, *, steps: int, rate: float, noise_multiplier: float, sure: int = 0
+) -> float:
+    """Upper bound on the probability that any attack guesses a secret right.
+
+    Reconstruction robustness (Balle et al. 2022, definition 2; Hayes et al. 2023). Consider the
+    event that the guess is right. If the row were replaced, the guess could not depend on it, and
+    the event would have probability ``chance``. Under (epsilon, delta) differential privacy a
+    probability grows by at most ``e^epsilon`` and ``delta``, so for every epsilon
+
+        p <= e^epsilon chance + delta(epsilon).
+
+    The bound is the minimum over epsilon. Without sampling, the privacy curve is Gaussian with
+    ``mu = sqrt(sure + steps) / noise_multiplier`` (Dong et al. 2022), and the minimum is
+    ``Phi(Phi^-1(chance) + mu)``. With sampling, the curve comes from a grid of privacy losses that
+    rounds upwards. The attacker may know everything else: all other examples, the weights and
+    which values are likely.
+
+    Sampling hides whether an example was used. It does not protect an example of a captured
+    batch, which is known to be there: its sums count as ``sure``.
+
+    Args:
+        chance: probability of the best guess without any update, in (0, 1].
+        steps: number of sums that each contain the row independently with probability ``rate``.
+        rate: sampling probability, in (0, 1].
+        noise_multiplier: standard deviation of the noise divided by the clipping norm.
+        sure: number of further sums that certainly contain the row.
+    """
+    if sure + steps == 0 or chance >= 1:
+        return chance
+    if noise_multiplier == 0:
+        return 1.0
+    unsampled = gaussian_bound(chance, math.sqrt(sure + steps) / noise_multiplier)
+    if steps == 0 or rate >= 1 or noise_multiplier < _LEAST_NOISE:
+        return unsampled
+    epsilons, deltas = _curve(sure, steps, rate, noise_multiplier)
+    with np.errstate(over="ignore"):
+        bound = float((np.exp(epsilons) * chance + deltas).min())
+    return min(1.0, bound, unsampled)
+
+
+def gaussian_bound(chance: float, mu: float) -> float:
+    """``success_bound`` of a Gaussian mechanism with sensitivity ``mu`` standard deviations."""
+    from scipy.stats import norm
+
+    return float(norm.cdf(norm.ppf(chance) + mu))
+
+
+@lru_cache(maxsize=64)
+def _curve(sure: int, steps: int, rate: float, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """Epsilons and their deltas; each delta is the larger of adding and of removing a row."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    # As in the accountant, rounding adds about steps * grid^2 / 2, a thousandth of the bound.
+    grid = min(_COARSEST, math.sqrt(2 * _ERROR / (steps + 1)) * max(1.0, (0.3 / noise) ** 2))
+    step = privacy_loss_distribution.from_gaussian_mechanism(
+        noise, sampling_prob=rate, value_discretization_interval=grid
+    )
+    composed = step.self_compose(steps)
+    if sure:  # several sums of the same row equal one sum with less noise
+        certain = privacy_loss_distribution.from_gaussian_mechanism(
+            noise / math.sqrt(sure), value_discretization_interval=grid
+        )
+        composed = composed.compose(certain)
+    epsilons = np.concatenate([np.linspace(-20, 20, 4001), np.linspace(20, _LARGEST, 1801)])
+    return epsilons, np.asarray(composed.get_delta_for_epsilon(epsilons))

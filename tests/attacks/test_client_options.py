@@ -16,7 +16,7 @@ from attacks.observed.declared import declared_training
 from attacks.observed.first_linear import find_first_linear
 from attacks.proofs.replayed_steps import Unrolled, prove
 from clients.train import LocalTrainer
-from experiments.bounds.auditor import Planted
+from experiments.bounds.audit import Planted
 from experiments.checks.capture_check import Examiner
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig

@@ -17,11 +17,10 @@ from attacks.base import Job
 from attacks.images import generators
 from attacks.images.evidence import NOTE, SMOOTHED
 from attacks.images.generator import Generator, load_weights, read_weights
-from attacks.images.generators import Components, build_generator
+from attacks.images.generators import Components, Variational, build_generator
 from attacks.images.gi_gip import GIGIP
 from attacks.images.image_losses import matching_loss
 from attacks.images.inverting import Inverting
-from attacks.images.variational import Variational
 from attacks.observed.distance import cosine_distance
 from attacks.observed.replay import replay
 from fedsim.capture import Observation

@@ -13,8 +13,8 @@ import torch
 from attacks.base import Job, Reconstruction
 from attacks.images.gi_gip import GIGIP
 from attacks.images.image_losses import matching_loss
+from attacks.images.image_matching import common_labels, joined
 from attacks.images.inverting import Inverting
-from attacks.images.over_rounds import common_labels, joined
 from attacks.images.victims import RoundsLoss, VictimGroup
 from attacks.observed.labels import find_head
 from attacks.observed.replay import replay

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.images.arrangements import Arrangement, likely_arrangements
 from attacks.images.bayes import Bayes
+from attacks.images.unrolled import Arrangement, likely_arrangements
 from attacks.observed.replay import replay
 from attacks.observed.simulated_steps import SimulatedSteps
 from fedsim.capture import Observation

@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.learned.kernel_regression import KernelRegression, learn_scales
 from attacks.learned.learner import Learner
 from attacks.learned.lti import LTI
 from attacks.learned.ridge import Ridge
 from attacks.learned.simulated_statistics import SimulatedStatistics
-from attacks.learned.statistics import Statistics
+from attacks.learned.statistics import KernelRegression, Statistics, learn_scales
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task, state

@@ -13,9 +13,9 @@ import torch
 from attacks.observed.declared import declared
 from attacks.observed.factored import Factored
 from attacks.observed.replay import replay
-from attacks.texts.denoising import denoised
 from attacks.texts.low_rank import shrink
 from attacks.texts.matching import TextObjective, adapted
+from attacks.texts.text_group import denoised
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge

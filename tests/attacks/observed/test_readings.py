@@ -9,7 +9,7 @@ from torch import Tensor
 from attacks.observed.distortion import read_distortion
 from attacks.observed.labels import Head
 from attacks.observed.readings import read
-from attacks.proofs.entry_bounds import EntryBounds, bounds_of
+from attacks.proofs.consistency import EntryBounds, bounds_of
 from benchmarks.treatments import int8
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from attacks.scheduling.authentication import authenticated, check_token
-from attacks.scheduling.cluster import start_ray
+from attacks.scheduling.cluster import authenticated, check_token, start_ray
 from fedsim.errors import ConfigError
 
 pytestmark = pytest.mark.ray
@@ -170,7 +169,7 @@ def test_joining_needs_the_token(
 
 
 def test_an_open_cluster_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attacks.scheduling.authentication._answer", lambda _: "OK")
+    monkeypatch.setattr("attacks.scheduling.cluster._answer", lambda _: "OK")
     with pytest.raises(ConfigError, match=r"at head:1 is open to everybody .*RAY_AUTH_MODE=token"):
         check_token("head:1")
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.observed.word_rows import noise_variance, without_decay
 from attacks.prior_only import PriorOnly
-from attacks.solved.embedding_rows import EmbeddingRows
-from attacks.solved.incidence import arrangement, depths, sentence
+from attacks.solved.embedding_rows import EmbeddingRows, arrangement, depths, sentence
 from fedsim.capture import Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attacks.solved.incidence import sentence
+from attacks.solved.embedding_rows import sentence
 
 
 @pytest.fixture

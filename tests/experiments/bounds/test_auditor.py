@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clients.train import LocalTrainer
-from experiments.bounds.auditor import Auditor, Sampler
+from experiments.bounds.audit import Auditor, Sampler
 from experiments.bounds.claims import Claim
 from experiments.bounds.one_run import CanaryTrial, gaussian_bound
 from fedsim.canaries import Canaries

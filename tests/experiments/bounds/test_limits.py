@@ -9,9 +9,8 @@ import pytest
 from experiments.analysis.findings import Findings
 from experiments.bounds.information import most
 from experiments.bounds.limits import limits
-from experiments.bounds.reconstruction_bound import gaussian_bound, success_bound
 from experiments.bounds.records import LimitsRecord
-from experiments.bounds.success import mechanism
+from experiments.bounds.success import gaussian_bound, mechanism, success_bound
 from experiments.pipeline import execute
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run

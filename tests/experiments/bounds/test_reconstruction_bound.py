@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from experiments.bounds.reconstruction_bound import gaussian_bound, success_bound
+from experiments.bounds.success import gaussian_bound, success_bound
 
 
 @pytest.mark.parametrize(

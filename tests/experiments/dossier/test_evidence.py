@@ -9,8 +9,8 @@ from scipy.stats import beta
 
 from experiments.analysis.keys import DefenseInSetting
 from experiments.bounds.audit import AuditRow
+from experiments.dossier.compile import _audited
 from experiments.dossier.folder import MANIFEST, PAGE, RECORD
-from experiments.dossier.privacy import _audited
 from experiments.dossier.record import EvidenceRecord
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES, Run

@@ -14,7 +14,7 @@ from attacks.texts.language_prior import load_prior
 from experiments import cli
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
-from experiments.priors import prior, prior_training
+from experiments.priors import prior
 from experiments.priors.prior import TrainedPrior, train_prior
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
@@ -96,7 +96,7 @@ def test_the_same_seed_gives_the_same_weights(tmp_path: Path, train: Train) -> N
 
 def test_the_best_epoch_is_kept(monkeypatch: pytest.MonkeyPatch, train: Train) -> None:
     losses = iter([3.0, 2.0, 2.5, 2.5, 2.5])
-    monkeypatch.setattr(prior_training, "_loss", lambda *_: next(losses))
+    monkeypatch.setattr(prior, "_loss", lambda *_: next(losses))
     trained = train(OWNED, epochs=9, folder="stopped")
     assert trained.epochs == 2
     assert trained.perplexity == pytest.approx(7.389, abs=1e-3)

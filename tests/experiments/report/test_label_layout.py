@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from matplotlib.figure import Figure
 
-from experiments.report.label_layout import Box, PlacedMark, shared, write_labels
+from experiments.report.pareto import Box, PlacedMark, shared, write_labels
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.01, 0.2])

@@ -28,8 +28,7 @@ from attacks.scheduling.run_lock import lock_run, locked
 from experiments.plan.folder import Run
 from experiments.stages.live import FILE, Live, read_live
 from experiments.stages.rows import read_rows
-from experiments.watch.page import SCRIPT, page
-from experiments.watch.server import Feed, Server
+from experiments.watch.server import SCRIPT, Feed, Server, page
 from experiments.watch.serving import serve, watched
 from experiments.watch.state import Glimpse, State, Watcher
 from fedsim.capture import CaptureKey
