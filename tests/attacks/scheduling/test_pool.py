@@ -187,6 +187,7 @@ def test_a_stopped_worker_is_killed(run: Run, jobs: Jobs, tmp_path: Path) -> Non
     assert not works(stopped[0])
 
 
+@pytest.mark.slow
 def test_resume(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
     first = run(jobs(act="raise", since=2, round=1))
     events: list[Event] = []

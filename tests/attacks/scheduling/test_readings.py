@@ -60,6 +60,7 @@ class CutShort(Attack):
 def _any_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readings, "check_suits", lambda *_: None)
     monkeypatch.setattr(readings, "_sign", lambda *_: None)
+    monkeypatch.setattr(readings, "smoothing_note", lambda *_: "")
 
 
 def test_a_reading_that_its_budget_ended() -> None:
