@@ -152,7 +152,7 @@ def check_token(address: str) -> None:
             "Start one there, or leave the address out to start one here."
         )
     with authenticated():
-        if not _loader().has_token(ignore_auth_mode=True):
+        if not _has_token():
             raise ConfigError(
                 f"attack_stage.address: the Ray cluster at {address} asks for a token. "
                 "Put it into RAY_AUTH_TOKEN or ~/.ray/auth_token."
@@ -199,6 +199,15 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 def _read_again() -> None:
     _loader().reset_cache()
     _raylet().Config.initialize("")
+
+
+def _has_token() -> bool:
+    from ray.exceptions import AuthenticationError
+
+    try:
+        return bool(_loader().has_token())
+    except AuthenticationError:  # since Ray 2.53; before, the answer is no
+        return False
 
 
 def _loader() -> Any:  # noqa: ANN401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib.metadata import version
 
 import torch
 from torch import nn
@@ -13,6 +14,8 @@ from fedsim.files import Record
 from fedsim.models.linear import is_transposed
 from fedsim.seeds import generator
 
+_VARIANTS = (0, 12)
+"""The first version of peft that knows rsLoRA and adapts GPT-2 by DoRA."""
 DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("albert", "bert", "electra", "roberta"), ("query", "value")),
     "distilbert": ("q_lin", "v_lin"),
@@ -85,7 +88,12 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
                 f"task.lora_targets: {target!r} is not a linear layer of {type(network).__name__}. "
                 f"Choose from {', '.join(known)}."
             )
-    variants = {"use_rslora": lora.rslora, "use_dora": lora.dora}  # which old peft does not have
+    variants = {"use_rslora": lora.rslora, "use_dora": lora.dora}
+    if any(variants.values()) and tuple(map(int, version("peft").split(".")[:2])) < _VARIANTS:
+        raise ConfigError(
+            f"task: rsLoRA and DoRA need peft 0.12, and {version('peft')} is installed. Leave out "
+            "lora_rslora and lora_dora, or install a later peft."
+        )
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,

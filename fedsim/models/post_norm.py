@@ -28,6 +28,10 @@ class PostNormConfig(PretrainedConfig):  # type: ignore[misc]
     max_position_embeddings: int = 1024
     tie_word_embeddings: bool = False
 
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401
+        # transformers 4 ties what is not passed, whatever the class says.
+        super().__init__(**{"tie_word_embeddings": False, **options})
+
 
 class Attention(nn.Module):
     """Multi-head self-attention; one linear layer computes query, key and value."""

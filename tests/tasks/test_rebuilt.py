@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -38,6 +40,7 @@ CASES = [
 ]
 END = 0
 """End token of the tiny tokenizer of decoders, and the padding of that of encoders."""
+VERSION = Version(transformers.__version__)
 COUNTING = {"roberta", "mpnet"}
 SETTINGS = {
     "layer_norm_eps": 1e-3,
@@ -87,11 +90,18 @@ def gradient(model: Any, kind: str) -> tuple[Tensors, Batch]:
     return found, Batch(ids, labels, torch.ones_like(ids))
 
 
+def need_soft_caps(family: str) -> None:
+    """Skip versions of transformers whose models train without the soft caps of their config."""
+    if family.startswith(("gemma2", "gemma3")) and Version("4.57") > VERSION:
+        pytest.skip(f"{family} of transformers before 4.57 leaves them out under sdpa")
+
+
 @pytest.mark.parametrize("padding", [None, END, "later"])
 @pytest.mark.parametrize(("family", "kind"), CASES)
 def test_every_family(family: str, kind: str, padding: int | str | None) -> None:
     if padding != END and family in COUNTING:
         pytest.skip("counts positions from its padding")
+    need_soft_caps(family)
     model, tokenizer = network(family, kind, padding)
     sent, batch = gradient(model, kind)
     update = Update.of(model, gradients=sent, tokenizer=tokenizer, task=kind, num_examples=1)
@@ -104,6 +114,7 @@ def test_every_family(family: str, kind: str, padding: int | str | None) -> None
 def test_runs_of_fedsim(family: str, padding: int | None, tmp_path: Path) -> None:
     if padding is None and family in COUNTING:
         pytest.skip("counts positions from its padding")
+    need_soft_caps(family)
     kind = next(kind for kind in FAMILIES[family].kinds if "language" in kind)
     model, tokenizer = network(family, kind, padding)
     model.save_pretrained(tmp_path)

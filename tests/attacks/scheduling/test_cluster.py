@@ -36,7 +36,7 @@ _METHODS = {
     "JobInfoGcsService": ["AddJob", "GetAllJobInfo"],
     "ActorInfoGcsService": ["RegisterActor", "CreateActor", "KillActorViaGcs"],
     "NodeManagerService": ["RequestWorkerLease", "ShutdownRaylet", "DrainRaylet"],
-    "ObjectManagerService": ["Push", "Pull", "FreeObjects"],
+    "ObjectManagerService": ["Push", "Pull"],
     "CoreWorkerService": ["PushTask", "KillActor", "CancelTask", "Exit"],
 }
 
