@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from experiments.analysis.findings import Result, TaskFindings
+from experiments.analysis.findings import Leakage, Result, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.bounds.records import BudgetLimit
 from experiments.report.answers import SectionAnswer, answers
@@ -15,13 +17,12 @@ from experiments.report.appendix import appendix
 from experiments.report.beyond import Inferences, beyond, inferences_of
 from experiments.report.brackets import Bracket, brackets
 from experiments.report.curves import curves
-from experiments.report.figures import Figure
+from experiments.report.figures import INK, Figure, panel
 from experiments.report.first_screen import changes, worst
 from experiments.report.gallery import Strip, strips
-from experiments.report.heatmap import heatmaps
 from experiments.report.limit_tables import budget_table
 from experiments.report.lineup import Lineup, lineups
-from experiments.report.naming import place_of
+from experiments.report.naming import attack_label, named_place, place_of, unit_of_main
 from experiments.report.pareto import pictures
 from experiments.report.recovered_rows import union_figures, union_table, unions
 from experiments.report.result_tables import tables, tradeoff_tables, trend
@@ -30,10 +31,14 @@ from experiments.report.verdict_tables import defense_table, verdict_tables
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown
 from experiments.stages.updates import UpdateRow
-from experiments.wording.names import settings, title
+from experiments.wording.names import natural, option, settings, show, swept, title
 from experiments.wording.prose import capital
 from experiments.wording.threat import ThreatModel, threat_model
 from fedsim.cell import CellConfig
+from fedsim.records import AttackKey
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BRIEF = ("leakage", "rounds", "utility", "jobs", "problems")
 """The kinds of tables that are written, beside that of the defenses, unless all are."""
@@ -187,3 +192,77 @@ def chapter(
 def slug(text: str) -> str:
     """Lower-case letters, digits and hyphens: safe as a file name, a label and an anchor."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+class Field(NamedTuple):
+    """The values of both options, as they are printed."""
+
+    down: str
+    across: str
+
+
+Grid = dict[Field, Leakage]
+
+
+def heatmaps(section: TaskFindings, cells: Mapping[str, CellConfig], stem: str) -> list[Figure]:
+    """A panel per attack and defense; none unless exactly two options were swept."""
+    values = swept(cells)
+    keys = list(next(iter(values.values()), {}))
+    if len(keys) != 2:
+        return []
+    drawn: list[Figure] = []
+    for (defense, attacker), grid in _grids(section, values, Field(*keys)).items():
+        if all(len(set(ticks)) > 1 for ticks in zip(*grid, strict=True)):
+            heading = f"{attack_label(section, attacker)}\n{defense}"
+            name = f"{stem}-{len(drawn) + 1}"
+            drawn.append(_figure(section, name, heading, Field(*keys), grid))
+    return drawn
+
+
+def _grids(
+    section: TaskFindings, values: Mapping[str, Mapping[str, Any]], options: Field
+) -> dict[tuple[str, AttackKey], Grid]:
+    """(name of the defense, attack) -> its mean at each pair of values."""
+    grids: dict[tuple[str, AttackKey], Grid] = {}
+    for result in section.results:
+        leakage = result.leakage.get(section.main)
+        if leakage is None or result.is_null or result.is_control:
+            continue
+        grid = grids.setdefault((named_place(result.place)[1], result.attacker), {})
+        for cell_options in (values[cell] for cell in result.cells):
+            grid[
+                Field(option(cell_options[options.down]), option(cell_options[options.across]))
+            ] = leakage
+    return grids
+
+
+def _figure(section: TaskFindings, name: str, heading: str, options: Field, grid: Grid) -> Figure:
+    down = sorted({field.down for field in grid}, key=natural)
+    across = sorted({field.across for field in grid}, key=natural)
+    unit = unit_of_main(section)
+    metric = f"{title(section.main)}{'' if unit == '1' else f' ({unit})'}"
+    caption = (
+        f"{heading.replace(chr(10), ', ')}: mean {metric} by {options.down} and {options.across}."
+    )
+
+    def draw(axes: Axes) -> None:
+        means = [
+            [grid[f].mean if (f := Field(y, x)) in grid else math.nan for x in across] for y in down
+        ]
+        limits = (0.0, 1.0) if unit == "1" else (None, None)
+        image = axes.imshow(means, cmap="cividis", aspect="auto", vmin=limits[0], vmax=limits[1])
+        low, high = image.get_clim()
+        for row, y in enumerate(down):
+            for column, x in enumerate(across):
+                if (field := Field(y, x)) in grid:
+                    value = grid[field].mean
+                    dark = high == low or (value - low) / (high - low) < 0.55
+                    text, colour = show(value, unit), "white" if dark else "black"
+                    axes.text(column, row, text, ha="center", va="center", color=colour)
+        axes.set_xticks(range(len(across)), across)
+        axes.set_yticks(range(len(down)), down)
+        axes.set_xlabel(options.across)
+        axes.set_ylabel(options.down)
+        axes.spines[:].set_color(INK)
+
+    return panel(name, caption, heading, draw, legend=False)

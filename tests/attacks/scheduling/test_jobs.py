@@ -13,10 +13,9 @@ import torch
 
 from attacks.scheduling.jobs import Demand, Event, JobSpec, settled
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.outcomes import thin
 from attacks.scheduling.prepared import PreparedRecord
 from attacks.scheduling.serial import run_serial
-from attacks.scheduling.worker import run_job
+from attacks.scheduling.worker import run_job, thin
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError
 from fedsim.files import load_tensors, read_record, write_json

@@ -22,8 +22,7 @@ from attacks.texts.dense import (
     soft_square,
     square_within,
 )
-from attacks.texts.matching import Matching, TextObjective
-from attacks.texts.targets import make_targets
+from attacks.texts.matching import Matching, TextObjective, make_targets
 from fedsim.cell import TaskKind
 from fedsim.tasks.base import Network, load_state
 from fedsim.tasks.language_modelling import IGNORED

@@ -13,7 +13,7 @@ from experiments.analysis.summary import summarise
 from experiments.report.curves import curves, running_mean, smoothed, window
 from experiments.report.figures import INK, strokes
 from experiments.report.naming import attack_name
-from experiments.report.phrases import outcomes, scope, trained
+from experiments.report.page import outcomes, scope, trained
 from experiments.report.report import canonical
 from experiments.report.result_tables import headline, leakage, problems
 from experiments.report.tables import Number, to_csv

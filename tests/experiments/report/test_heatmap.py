@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from experiments.analysis.summary import summarise
-from experiments.report.heatmap import heatmaps
+from experiments.report.chapter import heatmaps
 from experiments.wording.names import settings, swept
 from fedsim.cell import CellConfig
 from fedsim.federation import FederationConfig
