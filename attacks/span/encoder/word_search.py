@@ -65,8 +65,28 @@ class WordSearch:
     possible: Sequence[int]
     dropout: bool
 
-    def run(self, count: int, job: Job) -> WordGuess:
-        """The nearest batch of this many sentences."""
+    def chosen(self, lines: Sequence[Tensor], count: int, names: Sequence[str]) -> WordGuess:
+        """So many of some sentences, with classes, whose summed gradient is nearest by the cosine.
+
+        Inner products of a few tensors serve all choices: each sentence is exchanged while that
+        brings the sum nearer, from every first one.
+        """
+        pairs = [(line, label) for line in lines for label in range(self.classes)]
+        if len(lines) < count:
+            return WordGuess()
+        gradients = [self.match.gradient(line, label) for line, label in pairs]
+        rows = torch.stack([_flat(gradient, names) for gradient in gradients]).double()
+        gram, along = rows @ rows.T, rows @ _flat(self.match.update, names).double()
+        best, nearest = list[int](), -torch.inf
+        for first in range(len(pairs)):
+            batch, cosine = exchanged([first] * count, gram, along)
+            if cosine > nearest:
+                best, nearest = batch, cosine
+        labels = tuple(pairs[index][1] for index in best)
+        return WordGuess(tuple(pairs[index][0] for index in best), labels)
+
+    def run(self, count: int, job: Job, begun: WordGuess) -> WordGuess:
+        """The nearest batch of this many sentences, improved from ``begun`` if that has any."""
         if count == 1:
             tried = [
                 self._best(WordGuess(), near, [0]) for near in self._begun(WordGuess(), 0, 1, job)
@@ -75,8 +95,8 @@ class WordSearch:
             # The length is the least certain, and the rest follows from it.
             ends = [self._improved(guess, job) for guess in tried[:_FEW]]
             return self._classified(max(ends, key=lambda guess: guess.score))
-        guess = WordGuess()
-        for row in range(count):
+        guess = self._best(WordGuess(), [begun] if begun.lines else [], range(count))
+        for row in range(len(guess.lines), count):
             near = [start for part in self._begun(guess, row, count, job) for start in part]
             guess = self._best(WordGuess(), near, [row])
         return self._classified(self._improved(guess, job))
@@ -260,3 +280,29 @@ class WordSearch:
                     more = torch.cat([taker[:j], giver[i : i + 1], taker[j:]])
                     pairs.append((less, more) if giver is line else (more, less))
         return pairs
+
+
+def _flat(tensors: Tensors, names: Sequence[str]) -> Tensor:
+    return torch.cat([tensors[name].flatten() for name in names])
+
+
+def exchanged(batch: list[int], gram: Tensor, along: Tensor) -> tuple[list[int], float]:
+    """The batch after exchanges of one member each, while they help, and the cosine of its sum.
+
+    Args:
+        batch: numbers of gradients, some of them several times.
+        gram: inner products of all gradients.
+        along: those with the update, up to a factor.
+    """
+    cosine = -torch.inf
+    while True:
+        before = cosine
+        for place in range(len(batch)):
+            rest = batch[:place] + batch[place + 1 :]
+            square = gram[rest][:, rest].sum() + 2 * gram[rest].sum(0) + gram.diagonal()
+            cosines = (along[rest].sum() + along) / square.clamp(min=1e-30).sqrt()
+            if float(cosines.max()) > cosine:
+                cosine, best = float(cosines.max()), int(cosines.argmax())
+                batch = [*rest[:place], best, *rest[place:]]
+        if cosine <= before:
+            return batch, cosine

@@ -10,7 +10,6 @@ import torch
 from attacks.base import Job, Reconstruction
 from attacks.proofs.certificate import Prover, batch_of, proven
 from attacks.proofs.last_tokens import ended
-from attacks.span.exact.sine_descent import SineDescent
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.attention_inputs import AttentionInputs
 from attacks.tokens.candidates import Candidates
@@ -18,6 +17,7 @@ from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import Traces, read_traces
 from attacks.tokens.layout import RIGHT, Layout, left_layouts, trailing_layouts
 from attacks.tokens.sentences import SpanSentence, grow
+from attacks.tokens.sine_descent import SineDescent
 from attacks.tokens.span_membership import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
 from attacks.tokens.word_places import WordPlaces

@@ -14,6 +14,7 @@ from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.decoding import decode
 from attacks.span.encoder.joint_words import JointWords
 from attacks.span.encoder.proposals import PositionScores
+from attacks.span.encoder.word_search import exchanged
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import soft_traces
 from fedsim.knowledge import Knowledge
@@ -181,3 +182,13 @@ def test_int8_of_a_heavy_tail_is_not_read_as_signs() -> None:
     value = torch.randint(-1, 2, (40, 40), generator=torch.Generator().manual_seed(0)).float()
     value[0, 0] = 127.0
     assert read(value).complete
+
+
+@pytest.mark.parametrize("true", [[1, 4, 6], [2, 2, 7]])
+def test_gradients_are_exchanged_until_their_sum_is_that_of_the_batch(true: list[int]) -> None:
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.randn(10, 40, generator=rng, dtype=torch.float64) + 1
+    update = rows[true].sum(0) + 0.1 * torch.randn(40, generator=rng, dtype=torch.float64)
+    batch, cosine = exchanged([0, 0, 0], rows @ rows.T, rows @ update)
+    assert sorted(batch) == true
+    assert cosine == pytest.approx(float(update @ rows[true].sum(0) / rows[true].sum(0).norm()))

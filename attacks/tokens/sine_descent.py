@@ -77,6 +77,23 @@ class SineDescent:
         self.found += [best] if best is not None else []
         return job.expired
 
+    def nearest(self, most: int, job: Job) -> list[TokenIds]:
+        """The lines of least mean sine on the way to where the groups of words settle.
+
+        For spans that noise has turned, which prove no line.
+        """
+        rng = torch.Generator()  # draws the kicks, of which there are none
+        clusters = self._clusters
+        for group in () if clusters is None else clusters.groups:
+            assert clusters is not None
+            line = self._among(clusters, group, rng, job, False)[0].ids
+            if job.expired:
+                break
+            if line not in self._settled:
+                self._settled.add(line)
+                self._settle(line, job)
+        return sorted(self._seen, key=self._seen.__getitem__)[:most]
+
     def _together(self, most: int | None, rng: torch.Generator, job: Job) -> SpanSentence | None:
         """Note the sentences of words that go together; returns the best line of no sentence.
 
