@@ -107,7 +107,9 @@ class EmbeddingRows(Attack):
         words, positions = tables(observation, network, job.device)
         noise = self._declared(observation) or noise_variance(words)
         tokens = standing_out(words, noise, self.threshold)
-        if not len(tokens) and self.adaptive:
+        # The start token is in every text, and stands out where noise hides all words.
+        wordless = {*spec.special_ids}.issuperset(tokens.tolist())
+        if wordless and self.adaptive:
             lines, classes = prior_lines(observation, task, job)
             return Reconstruction(batch_of(lines, task, classes), note=_HIDDEN)
         most = len(words) if count is None else count * spec.input_shape[0]

@@ -47,6 +47,7 @@ Kind: TypeAlias = Literal[
     "interrupted",
     "no_adaptive",
     "no_control",
+    "below_blind",
     "foreign_control",
     "hardly_tested",
     "skipped",

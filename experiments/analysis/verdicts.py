@@ -12,7 +12,7 @@ effect, surely (*better than guessing*); or so are precision and recall of the w
 ``no leak found``: every mean is surely below the smallest effect, no client has a recovered example
 more than under the baselines, none is exact where no baseline is, no job failed or was ended by
 time or budget, an attack that works without a defense was run, and under a defense one that is
-adapted to it.
+adapted to it, and returned no less than a blind guess.
 ``not attacked``: no attack has a score.
 ``not decided``: anything else; the reasons say what would decide it.
 
@@ -79,6 +79,8 @@ class _Tested:
     """All that the word rests on.
 
     Attributes:
+        main: the main metric.
+        smallest: effect that counts on it.
         attacks: on the main metric.
         matches: each of them against its baselines.
         answered: the same on the victims that an attack did not refuse, where it refused some.
@@ -95,6 +97,8 @@ class _Tested:
     """
 
     place: DefenseInSetting
+    main: str
+    smallest: float
     attacks: Sequence[Scored]
     matches: Sequence[BaselineComparison]
     answered: Sequence[BaselineComparison]
@@ -212,6 +216,8 @@ def _tested(
     exact = exact_hits(here, modality)
     return _Tested(
         place=place,
+        main=main,
+        smallest=rule.smallest(modality),
         attacks=[attack for attack in here[main] if is_attack(attack)],
         matches=matches,
         answered=answered(here, (main,), rule, rule.smallest(modality))
@@ -351,6 +357,19 @@ def _untried(tested: _Tested) -> Iterator[Reason]:
         yield Reason(kind="no_adaptive")
     elif not _controls(tested):
         yield Reason(kind="no_control")
+    elif (best := _over_blind(tested)) is not None and best < -tested.smallest:
+        yield Reason(kind="below_blind", numbers={"mean": best})
+
+
+def _over_blind(tested: _Tested) -> float | None:
+    """The best mean lead over the blind guess, of the attacks that a word of holding rests on.
+
+    One that returns less than an attacker guesses without any update has not read what is there.
+    """
+    leads = {match.attacker: match.against[tested.main] for match in tested.matches}
+    resting = [leads[key] for key in _fitting(tested) if {*_twins(key, tested)} & {*tested.working}]
+    known = [against[PRIOR_ONLY].mean for against in resting if PRIOR_ONLY in against]
+    return max(known, default=None)
 
 
 def _fitting(tested: _Tested) -> list[AttackKey]:
@@ -363,9 +382,14 @@ def _fitting(tested: _Tested) -> list[AttackKey]:
 
 def _controls(tested: _Tested) -> dict[AttackKey, str]:
     """Those of them, or their oblivious variants, that work without a defense; by which setting."""
-    twins = ((key, oblivious_twin(key, tested.working)) for key in _fitting(tested))
-    shown = [key for pair in twins for key in pair if key is not None]
+    shown = [twin for key in _fitting(tested) for twin in _twins(key, tested)]
     return {key: tested.working[key] for key in shown if key in tested.working}
+
+
+def _twins(key: AttackKey, tested: _Tested) -> list[AttackKey]:
+    """An attack, and its oblivious variant if that works without a defense."""
+    twin = oblivious_twin(key, tested.working)
+    return [key] if twin is None else [key, twin]
 
 
 def _reasons(rows: Word, tested: _Tested) -> Iterator[Reason]:

@@ -164,6 +164,15 @@ def _foreign(section: TaskFindings, reason: Reason) -> str:
     )
 
 
+def _below_blind(section: TaskFindings, reason: Reason) -> str:
+    unit = unit_of_main(section)
+    after = "" if unit == "1" else f" {unit}"
+    return (
+        f"the attacks return {show(-reason.numbers['mean'], unit)}{after} less than a blind guess, "
+        "so that their failure says nothing of a better one"
+    )
+
+
 def _metric(reason: Reason) -> str:
     return "" if reason.metric in MAIN.values() else f"{title(reason.metric)}: "
 
@@ -194,6 +203,7 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
     "interrupted": lambda _, one: f"{_jobs(one)} were interrupted: fedsim attack runs them again",
     "no_adaptive": lambda *_: "no attack was adapted to the defense",
     "no_control": lambda *_: "no attack that was run is shown to work here without a defense",
+    "below_blind": _below_blind,
     "foreign_control": _foreign,
     "hardly_tested": lambda *_: "every attack refused most victims",
     "skipped": lambda _, one: f"{_jobs(one)} were skipped",
