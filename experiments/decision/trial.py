@@ -25,6 +25,9 @@ from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey
 from fedsim.records import LOST, MAIN, PRIOR_ONLY, ScoreRow, shown
 
+_BELOW_BLIND = 0.05
+"""Rescaled: 1.25 dB, or .05 of a text metric. An attack whose mean is further below the blind guess
+returns less than an attacker knows without any update, and holds nothing."""
 Guessed: TypeAlias = dict[str, ScoreRow]
 """The scores of one guess at one example, by metric."""
 
@@ -46,6 +49,7 @@ class CellTrial:
     blind: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     _broken: set[tuple[str, str]] = field(default_factory=set)
     _attacked: set[int] = field(default_factory=set)
+    _means: dict[str, dict[str, dict[int, float]]] = field(default_factory=dict)
     _guessable: bool = False
     _doubtful: bool = False
     _holder: dict[int, int] = field(default_factory=dict)
@@ -77,7 +81,10 @@ class CellTrial:
             for target in self.targets:
                 for attack in attacks:
                     if values := scores[attack][target.name]:
-                        leakage[attack][target.name].append(_of_examples(target, values))
+                        score = _of_examples(target, values)
+                        leakage[attack][target.name].append(score)
+                        by_target = self._means.setdefault(attack, defaultdict(dict))
+                        by_target[target.name][client] = score.value
                 for entry in filter(_is_blind, self._entries):
                     if values := scores[entry.label][target.name]:
                         self.blind[target.name][client] = _of_examples(target, values).value
@@ -98,9 +105,26 @@ class CellTrial:
         if not fitting:
             return "no attack that is adapted to the defense was run"
         working = [entry.key for entry in self._entries if entry.label in self.working]
-        if any(key in working or oblivious_twin(key, working) for key in fitting):
-            return ""
-        return "no attack that is adapted to the defense is shown to work without one"
+        resting = [key for key in fitting if key in working or oblivious_twin(key, working)]
+        if not resting:
+            return "no attack that is adapted to the defense is shown to work without one"
+        labels = [entry.label for entry in self._entries if entry.key in resting]
+        if self._below_blind(labels):
+            return "the attacks that are adapted to the defense return less than a blind guess"
+        return ""
+
+    def _below_blind(self, labels: Collection[str]) -> bool:
+        """Whether by some target all of these attacks are below the blind guess in the mean."""
+        for name, blind in self.blind.items():
+            leads = [
+                fmean(values[client] - blind[client] for client in both)
+                for label in labels
+                for values in [self._means.get(label, {}).get(name, {})]
+                if (both := values.keys() & blind.keys())
+            ]
+            if leads and max(leads) < -_BELOW_BLIND:
+                return True
+        return False
 
     @property
     def controls(self) -> list[str]:

@@ -35,6 +35,15 @@ def test_equal_scores_are_no_leak(clients: int) -> None:
     assert found == ("no leak found" if clients == 200 else "not decided")
 
 
+@pytest.mark.parametrize(("own", "word"), [(0.1, "not decided"), (0.17, "no leak found")])
+def test_an_attack_below_the_blind_guess_is_no_evidence(own: float, word: str) -> None:
+    # It is as good on another client's update, and surely no better than the prior.
+    attack, blind = np.full(200, own), np.full(200, 0.2)
+    verdict = judged({"rougeL": (attack, blind, attack)}, "text")
+    assert verdict.word == word
+    assert ("below_blind" in {reason.kind for reason in verdict.reasons}) == (own < 0.15)
+
+
 def test_a_lead_of_just_the_smallest_effect_is_no_leak() -> None:
     base = noisy(200, 12.0)
     lead = 1.0 + 0.05 * (-1.0) ** np.arange(200)

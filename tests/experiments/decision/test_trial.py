@@ -202,3 +202,34 @@ def test_an_exact_text_proves_no_leak_where_others_were_guessed_by_chance(by_cha
     assert [score[0].value for score in hits] == [1.0, 0.0 if by_chance else 1.0]
     assert attacked == [{0}, {0, 1}]  # those so far, so that a search that goes on decides alike
     assert trial._doubtful == by_chance
+
+
+@pytest.mark.parametrize(("value", "below"), [(0.1, True), (0.18, False), (0.3, False)])
+def test_an_attack_below_the_blind_guess_holds_nothing(value: float, below: bool) -> None:
+    target = Target("rouge1", 0.4)
+
+    def rows(entry: Entry, key: Any) -> list[ScoreRow]:
+        del key
+        score = 0.2 if entry.label == "prior_only" else value
+        return [row(metric=m, unit="1", value=score) for m in ("rougeL", "rouge1")] + [
+            row(metric="exact_match", unit="1", value=0.0)
+        ]
+
+    scorer: Any = SimpleNamespace(
+        victims=SimpleNamespace(keys=[SimpleNamespace(client=client) for client in range(4)]),
+        attack_rows=rows,
+        rows_for_others=lambda *_: [],
+    )
+    defense = ({"name": "gaussian_noise", "std": 0.1},)
+    cell: Any = SimpleNamespace(config=SimpleNamespace(defense=defense))
+    trial = CellTrial((cell,), SimpleNamespace(drain=lambda: None), (target,), ("span",))  # type: ignore[arg-type]
+    trial.team.submit_some = lambda *_: None  # type: ignore[method-assign]
+    trial.__dict__ |= {
+        "_scorers": [scorer],
+        "_entries": [
+            Entry("span", {"name": "span"}, "{}", adaptive=False, estimates=Span.estimates),
+            Entry("prior_only", {"name": "prior_only"}, "{}", adaptive=False),
+        ],
+    }
+    trial.attack(["span"], range(4))
+    assert ("less than a blind guess" in trial.faults()) == below
