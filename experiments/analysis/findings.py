@@ -185,9 +185,9 @@ class TaskFindings(Data):
 
     @property
     def fewest(self) -> int:
-        """Smallest number of clients behind any interval."""
-        attacked = (result for result in self.results if not result.is_control)
-        counts = [leakage.clusters for result in attacked for leakage in result.leakage.values()]
+        """Smallest number of clients behind any interval of the main metric."""
+        attacked = [result.leakage for result in self.results if not result.is_control]
+        counts = [leakage[self.main].clusters for leakage in attacked if self.main in leakage]
         return min(counts, default=0)
 
     @property

@@ -142,18 +142,19 @@ def _returned(
         if place not in tested:
             names = " or ".join(EXACT_METRIC.values())
             yield f"{where(place)}: no finished attack has a score of {names}"
-        exact = {
+        here = [(m, attack) for m in attacks for attack in attacks[m] if attack.place == place]
+        scored_exact = {
             victim
-            for metric, scored_attacks in attacks.items()
-            for attack in scored_attacks
-            if attack.place == place
+            for metric, attack in here
             for victim, value in attack.values.items()
-            if victim in attack.certified
-            or (victim not in attack.refused and _exact(metric, value))
+            if victim not in attack.refused and _exact(metric, value)
         }
+        claimed = {v for _, attack in here for v in attack.certified} - scored_exact
+        exact = scored_exact | claimed
         if len(exact) > allowed:
             came = "example" if len(exact) == 1 else "examples"
-            yield f"{where(place)}: {len(exact)} {came} came back verbatim, above {allowed}"
+            how = "came back verbatim or certified" if claimed else "came back verbatim"
+            yield f"{where(place)}: {len(exact)} {came} {how}, above {allowed}"
 
 
 def _exact(metric: str, value: float) -> bool:

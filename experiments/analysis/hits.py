@@ -14,7 +14,7 @@ from experiments.stages.coverage import EXACT, EXACT_PSNR
 from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, Modality
 
 EXACT_METRIC: dict[Modality, str] = {"image": "mse", "text": "exact_match"}
-_EXACT_MAIN = {"psnr": EXACT_PSNR, "rougeL": 1.0 - 1e-9}
+EXACT_MAIN = {"psnr": EXACT_PSNR, "rougeL": 1.0 - 1e-9}
 """Exact by the main metric, where the metric of exactness was not scored."""
 CLOSE = {"psnr": 25.0, "rougeL": 0.6}
 """A null baseline that comes so close to any victim may hit another exactly by chance, as short
@@ -89,7 +89,7 @@ def exact_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> lis
         sign = -1.0 if metric == "mse" else 1.0
         exact = _hits(known[metric], sign * EXACT[metric], sign)
     else:
-        exact = _hits(known.get(main, ()), _EXACT_MAIN[main], 1.0)
+        exact = _hits(known.get(main, ()), EXACT_MAIN[main], 1.0)
     close = {hit.attacker: bool(hit.blind) for hit in _hits(known.get(main, ()), CLOSE[main], 1.0)}
     return [replace(hits, guessable=close.get(hits.attacker, False)) for hits in exact]
 

@@ -92,7 +92,8 @@ def bracket(family: FamilyAnswer) -> str:
         return "not tried"
     if family.option is None:
         return family.tried[0].word
-    parts = ["none leaks" if family.leaking < 0 else f"{_value(family, family.leaking)} leaks"]
+    leaks = f"{_value(family, family.leaking)} leaks" if family.leaking >= 0 else ""
+    parts = [leaks or "none is shown to leak"]
     upto = len(family.values) if family.weakest is None else family.weakest
     undecided = sorted(trial.index for trial in family.tried if family.leaking < trial.index < upto)
     if undecided:

@@ -42,7 +42,7 @@ from fedsim.records import LOST
 from fedsim.redaction import redacted
 
 _SOURCES = (
-    *("experiment.toml", "provenance.json", "summary.json"),
+    *("experiment.toml", "summary.json"),
     *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
     *("membership.parquet", "properties.parquet", "limits.json", "audit.json"),
 )
@@ -142,7 +142,7 @@ class Compiler:
                     )
         yield Risk(
             risk="A stronger attack, or an attacker who knows more, may succeed where these fail.",
-            source="all attacks are of published kinds, under the budgets of the register",
+            source="the attacks of the register, under its budgets",
         )
         yield Risk(risk=OUT_OF_SCOPE, source="threat model")
         yield Risk(

@@ -210,7 +210,7 @@ def note_provenance(
         return {**known.get(key, {}), stage: value}
 
     before = known.get("seconds", {}).get(stage, 0.0) if stage in ("simulate", "attack") else 0.0
-    changed = " with changes" if _git("status", "--porcelain") else ""
+    changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
     table = {
         "fedsim": __version__,
         "schema": SCHEMA,

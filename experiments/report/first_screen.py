@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from experiments.analysis.evidence import Kind, Verdict
 from experiments.analysis.findings import TaskFindings
+from experiments.analysis.hits import EXACT_MAIN
 from experiments.analysis.keys import DefenseInSetting
 from experiments.report.answers import names
 from experiments.report.brackets import Bracket
@@ -53,7 +54,7 @@ def worst(section: TaskFindings, examples: Sequence[Shown]) -> str:
     defended = [place for place in by_place if place.defense != "none"]
     least = min(defended, key=lambda place: _value(by_place[place]), default=most)
     if least != most:
-        said += f"; where least leaks, {_said(section, least, by_place[least])}"
+        said += f"; where least came back, {_said(section, least, by_place[least])}"
     return capital(said)
 
 
@@ -68,7 +69,8 @@ def _said(section: TaskFindings, place: DefenseInSetting, example: Shown) -> str
     if place.defense != "none":
         where = f"under {defense_name(place.defense, place.defense_options)}"
     metric = "" if unit != "1" else f"{title(section.main)} "
-    proof = ", certified" if example.certified else ""
+    exact = _value(example) >= EXACT_MAIN[section.main]
+    proof = (", certified" if exact else ", FALSELY CERTIFIED") if example.certified else ""
     value = f"{metric}{show(example.value, unit)}{after}"
     return (
         f"{where}, client {example.client} in round {example.round}: {value} "

@@ -78,7 +78,7 @@ def test_the_worst_victim_is_the_one_of_whom_most_came_back() -> None:
 
     examples = [shown("none", 3, 30.0), shown("none", 5, 31.0), shown("gaussian_noise", 2, 14.0)]
     assert worst(found, examples) == (
-        "Without a defense, client 5 in round 1: 31.0 dB by DLG; where least leaks, under Gaussian "
-        "noise (std=0.01), client 2 in round 1: 14.0 dB by DLG"
+        "Without a defense, client 5 in round 1: 31.0 dB by DLG; where least came back, under "
+        "Gaussian noise (std=0.01), client 2 in round 1: 14.0 dB by DLG"
     )
     assert worst(found, []) == ""
