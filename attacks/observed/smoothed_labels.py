@@ -51,7 +51,7 @@ def smoothing_note(observation: Observation, task: Task, guess: Batch) -> str:
 
 def _slopes(observation: Observation, task: Task, guess: Batch) -> tuple[Tensor, Tensor] | None:
     """Slopes and softmax ``(example, class)`` at the head; None where they cannot be told."""
-    if task.spec.target != "class" or not len(guess):
+    if task.spec.target != "class" or not task.spec.num_classes or not len(guess):
         return None
     network = task.model(observation.sent)
     try:
