@@ -102,11 +102,21 @@ def calibrate(
         group=group,
         error=1 - sure,
     )
+    for title in task.unadapted:
+        say(
+            f"{title} can be shown to leak, never to hold: no attack of the experiment is adapted "
+            "to it. Add one, or remove it.",
+            error=True,
+        )
     if dry_run:
         from experiments.preview.show import describe
 
         description = describe(task.most())
-        say(json.dumps(description.table()) if as_json else f"{description.text()}\n# at most")
+        say(
+            json.dumps(description.table())
+            if as_json
+            else f"{description.text()}\n# This is the most that the search can take."
+        )
         return
     check_gpus(task.experiment, training=True, attacking=bool(task.targets))
     if out is not None and is_url(out):

@@ -13,7 +13,9 @@ from experiments.decision.families import SearchedFamily, families, parse_ranges
 from experiments.decision.plan import attacked, only_experiment, unattacked, utility_seeds
 from experiments.decision.search import looks, strengths_tried
 from experiments.decision.targets import Target, check_clients, parse_costs, parse_targets
+from experiments.plan.cells import chain_tables
 from experiments.plan.config import ExperimentConfig, Plan
+from experiments.plan.entries import allows_for, entries
 from experiments.plan.folder import Run
 from fedsim.errors import ConfigError
 from fedsim.files import digest, read_record, write_json
@@ -44,6 +46,17 @@ class CalibrationTask:
             for index in range(looks(len(family.values)))
         ]
         return self.plan(tried)
+
+    @property
+    def unadapted(self) -> list[str]:
+        """Titles of the families that no attack is adapted to, so that no strength can hold."""
+        keys = [entry.key for entry in entries(self.experiment) if entry.infers == "rows"]
+        return [
+            family.title
+            for family in self.families
+            for options in [json.dumps(chain_tables(dict(family.defense(0)), "defenses"))]
+            if self.targets and not any(allows_for(key, options) for key in keys)
+        ]
 
     def plan(self, defenses: Sequence[Mapping[str, Any]]) -> Plan:
         """The plan with these defenses beside none; without targets nothing is attacked."""

@@ -132,6 +132,11 @@ def notes(answer: Answer) -> Iterator[str]:
     for family in answer.families:
         if answer.undefended.word == "leaks":
             yield f"{outcome(family)}."
+    if answer.undefended.utility.get("mcc", 1.0) <= 0:
+        yield (
+            "Without a defense the model has learned nothing (MCC 0), so that no cost can be told: "
+            "train it longer."
+        )
     for reached in answer.undefended.reached:
         target = next(t for t in parse_targets(answer.question.hold) if t.name == reached.target)
         if reached.blind is not None and target.scaled(reached.blind) >= target.passes:

@@ -21,7 +21,9 @@ def cost(section: TaskFindings, verdict: Verdict) -> str:
     """What the defense does to utility, in a sentence; empty where there is nothing to compare."""
     name = title(section.utility_name or "")
     _, change, epsilon = useful(section, verdict.place)
-    spent = f" It spends ε = {show(epsilon.value)}." if epsilon else ""
+    spent = ""
+    if epsilon:
+        spent = f" It spends ε = {show(epsilon.value)}, as if each step drew its rows at random."
     if change is None:
         return spent.strip()
     if not math.isfinite(change.value):

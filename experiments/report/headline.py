@@ -19,7 +19,7 @@ _MOST = 3
 
 
 def headline(run: Path) -> str:
-    """The strongest attack without a defense and under the first defenses, of every task.
+    """The strongest attack without a defense and under three, those that leak first, of every task.
 
     Raises:
         StoreError: the run has no report.
@@ -29,10 +29,17 @@ def headline(run: Path) -> str:
 
 
 def _clauses(section: TaskFindings) -> Iterator[str]:
-    verdicts = sorted(section.evidence.verdicts, key=lambda verdict: verdict.defense != "none")
+    verdicts = sorted(section.evidence.verdicts, key=_urgency)
     for verdict in verdicts[: _MOST + 1]:
         name = defense_name(verdict.defense, verdict.defense_options)
         yield f"{'no defense' if verdict.defense == 'none' else name}: {clause(section, verdict)}"
+    if (more := len(verdicts) - _MOST - 1) > 0:
+        yield f"and {more} more"
+
+
+def _urgency(verdict: Verdict) -> tuple[bool, bool]:
+    """No defense first, then what leaks."""
+    return verdict.defense != "none", "leak" not in verdict.word or verdict.word == "no leak found"
 
 
 def clause(section: TaskFindings, verdict: Verdict) -> str:

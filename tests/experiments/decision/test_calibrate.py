@@ -251,9 +251,13 @@ def test_an_attack_that_does_not_work_decides_nothing(tmp_path: Path, said: Said
 
 
 def test_what_it_can_cost_is_told_first(tmp_path: Path, said: Said) -> None:
-    code, text, _ = said(*arguments(write(tmp_path), tmp_path / "run"), "--dry-run")
+    defenses = [{"name": "gaussian_noise", "std": 0.1}, {"name": "prune", "fraction": 0.9}]
+    file = write(tmp_path, defenses=defenses)
+    code, text, error = said(*arguments(file, tmp_path / "run"), "--dry-run")
     assert code == 0
-    assert "at most" in text
+    assert "the most that the search can take" in text
+    assert error.startswith("pruning can be shown to leak, never to hold")
+    assert "noise" not in error
     cells = set(re.findall(r"small-text\.gaussian_noise\.\w+", text))
     assert len(cells) == 2  # of three strengths
     assert not (tmp_path / "run").exists()

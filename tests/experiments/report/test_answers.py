@@ -10,6 +10,7 @@ import pytest
 from experiments.analysis.evidence import Kind, Reached, Reason, Verdict, Word
 from experiments.report.answers import answers, certainty, names, overall
 from experiments.report.costs import cost, costs
+from experiments.report.headline import _clauses
 from experiments.report.statements import recovered
 from fedsim.records import STATUSES, AttackKey
 from tests.experiments.report.cases import (
@@ -452,3 +453,12 @@ def test_how_sure() -> None:
 def test_recovered_counts_over_all_victims() -> None:
     findings = section(verdict("leaks", victims=10))
     assert recovered(findings, findings.evidence.verdicts[0]) == (6, 10)
+
+
+def test_a_terminal_names_what_leaks_before_the_rest() -> None:
+    held = [verdict("no leak found", "gaussian_noise", f'[{{"std":{i}}}]') for i in range(3)]
+    known = section(verdict("leaks"), *held, verdict("labels leak", "prune", PRUNE))
+    first, second, *_, last = _clauses(known)
+    assert first.startswith("no defense: leaks")
+    assert second.startswith("pruning (fraction=0.9): labels leak")
+    assert last == "and 1 more"
