@@ -156,6 +156,11 @@ def notes(answer: Answer) -> Iterator[str]:
         f"{answer.jobs:,} attacks on captures were run; every strength on every client would be "
         f"{answer.grid:,}."
     )
+    if not any(target.startswith("label_accuracy=") for target in answer.question.hold):
+        yield (
+            "Labels, members and other targets were not asked for; where rows have classes, "
+            "--hold label_accuracy=.7 would hold these."
+        )
     yield (
         "It is taken for granted that what holds does so at every greater strength, and that "
         "other clients are like these. A stronger attack may still succeed."

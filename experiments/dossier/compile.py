@@ -128,7 +128,7 @@ class Compiler:
                 where = _where(section, verdict)
                 for risk in _open(verdict):
                     yield Risk(risk=risk, source=f"verdict on {where}")
-                if verdict.rows in ("no leak found", "holds by bound") and verdict.clients:
+                if verdict.rows != "leaks" and verdict.clients:
                     share = share_bound(verdict.verbatim)
                     yield Risk(
                         risk=f"Up to {share} of clients may have an example that comes back "
