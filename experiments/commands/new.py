@@ -19,6 +19,7 @@ from fedsim.visible import say
 
 CLASSES: Mapping[str, str] = {
     "attack": "ClassMean",
+    "text_attack": "LargestRows",
     "defense": "LaplacianNoise",
     "metric": "MeanAbsoluteError",
 }
@@ -33,7 +34,7 @@ build-backend = "setuptools.build_meta"
 name = "{name}"
 version = "0.1.0"
 
-[project.entry-points."fedsim.{kind}s"]
+[project.entry-points."fedsim.{group}"]
 {name} = "{name}:{cls}"
 
 [tool.setuptools]
@@ -51,7 +52,7 @@ def new(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=", ".join(KINDS))],
     name: Annotated[str, typer.Argument(metavar="NAME", help="lower case, e.g. class_mean")],
 ) -> None:
-    """Write an attack, defense, metric, dataset or experiment to begin with, ready to run.
+    """Write an attack (on images or texts), defense, metric, dataset or experiment to begin with.
 
     An attack, a defense and a metric are a package in a folder of that name: change its class, and
     pip install -e makes it known to every experiment. Each comes with an experiment that uses it.
@@ -82,7 +83,8 @@ def _package(kind: str, name: str) -> dict[str, str]:
     code = _text(f"{kind}.py").replace(CLASSES[kind], cls)
     if kind == "metric":
         code = code.replace('"mae"', f'"{name}"')
-    project = _PROJECT.format(name=name, kind=kind, cls=cls)
+    group = f"{kind.removeprefix('text_')}s"
+    project = _PROJECT.format(name=name, group=group, cls=cls)
     return {f"{name}.py": code, "pyproject.toml": project}
 
 
