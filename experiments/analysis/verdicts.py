@@ -36,7 +36,7 @@ from experiments.analysis.comparison import (
     merged,
     nulls_of,
 )
-from experiments.analysis.evidence import Clients, Grade, Kind, Reached, Reason, Verdict, Word
+from experiments.analysis.evidence import Clients, Grade, Reached, Reason, Verdict, Word
 from experiments.analysis.frames import attacked, by_status, jobs
 from experiments.analysis.gaps import adaptive_gaps, oblivious_twin
 from experiments.analysis.hits import (
@@ -50,10 +50,11 @@ from experiments.analysis.hits import (
 )
 from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.membership import Finding
+from experiments.analysis.open_jobs import broken, lost, unsure
 from experiments.analysis.paired import Scored, estimate, is_attack, portfolio
 from experiments.plan.config import VerdictRule
 from experiments.plan.entries import allows_for
-from fedsim.records import LOST, MAIN, PRIOR_ONLY, UNSCORED, AttackKey, Modality
+from fedsim.records import MAIN, PRIOR_ONLY, UNSCORED, AttackKey, Modality
 
 WORDS = ("batch_token_precision", "batch_token_recall")
 """Judged together: listing every word gives full recall, naming one sure word full precision."""
@@ -64,10 +65,6 @@ LABELS = "label_accuracy"
 _RULE = VerdictRule()
 
 _NOTHING: Mapping[AttackKey, str] = {}
-_HIGH_AUC = 0.75
-"""Mean AUC, or true positive rate, that no word of holding stands beside, though the members are
-too few to show it. Beside four fresh rows a blind attack is above it in 4 % of the draws, above
-.625 in 20 % (the mean of four uniform numbers); at 1 nothing would be above it."""
 _MANY_LABELS = 0.5
 """Share of labels read beyond every baseline that no word of holding stands beside, though the
 clients are too few, or too much alike, to show it. Halved, chance keeps verdicts on five clients
@@ -287,7 +284,7 @@ def _rows(tested: _Tested) -> tuple[Word, Grade | None]:
         return "holds by bound", None
     if not tested.matches:
         jobs = tested.jobs
-        return ("not decided" if jobs["done"] + _broken(jobs) else "not attacked"), None
+        return ("not decided" if jobs["done"] + broken(jobs) else "not attacked"), None
     if any(tested.returned.values()):
         return "leaks", "verbatim"
     if any(hits.shown(len(tested.matches)) for hits in tested.recovered):
@@ -300,10 +297,6 @@ def _rows(tested: _Tested) -> tuple[Word, Grade | None]:
     return ("not decided" if list(_open(tested)) else "no leak found"), None
 
 
-def _broken(jobs: Mapping[str, int]) -> int:
-    return sum(jobs[status] for status in LOST)
-
-
 def _open(tested: _Tested) -> Iterator[Reason]:
     """What keeps rows that are not shown to leak from ``no leak found``."""
     yield from merged(
@@ -312,7 +305,7 @@ def _open(tested: _Tested) -> Iterator[Reason]:
     known = {attack.attacker: attack for attack in tested.attacks}
     yield from (m.reason_of(known[m.attacker]) for m in tested.answered if not m.within)
     yield from tested.parts
-    yield from _unsure(tested.members)
+    yield from unsure(tested.members)
     for match in tested.labels:
         if not match.leaks and _over_labels(match) > _MANY_LABELS:
             yield match.reason
@@ -325,28 +318,8 @@ def _open(tested: _Tested) -> Iterator[Reason]:
         if hits.gained:  # not so many that they count
             numbers = {"clients": float(len(owners(hits.gained)))}
             yield Reason(kind="exact", attack=hits.attacker, numbers=numbers)
-    yield from _lost(tested.jobs)
+    yield from lost(tested.jobs)
     yield from _untried(tested)
-
-
-def _unsure(members: Finding | None) -> Iterator[Reason]:
-    """That members may be told, though it is not shown."""
-    if members and not members.tells and (members.mean > _HIGH_AUC or members.lost):
-        numbers = {"mean": members.mean, "members": float(members.n), "lost": float(members.lost)}
-        yield Reason(kind="members", metric=members.metric, numbers=numbers)
-
-
-def _lost(jobs: Mapping[str, int]) -> Iterator[Reason]:
-    """Jobs that did not end as they should have."""
-    kinds: dict[str, Kind] = {
-        "failed": "failed",
-        "timeout": "unfinished",
-        "exhausted": "exhausted",
-        "interrupted": "interrupted",
-    }
-    for status, kind in kinds.items():
-        if jobs[status]:
-            yield Reason(kind=kind, numbers={"jobs": float(jobs[status])})
 
 
 def _untried(tested: _Tested) -> Iterator[Reason]:
@@ -419,6 +392,6 @@ def _reasons(rows: Word, tested: _Tested) -> Iterator[Reason]:
             yield Reason(kind="contradiction")
         if not any(match.against[m] for match in tested.matches for m in match.against):
             yield Reason(kind="no_null")
-        yield from (reason for reason in _lost(tested.jobs) if reason.kind != "failed")
+        yield from (reason for reason in lost(tested.jobs) if reason.kind != "failed")
     if skipped := tested.jobs["skipped"]:
         yield Reason(kind="skipped", numbers={"jobs": float(skipped)})
