@@ -114,7 +114,7 @@ class WordSearch:
         """The guess with a sentence chosen anew beside the others, of each length and class."""
         others = [*guess.lines[:row], *guess.lines[row + 1 :]]
         begun = row < len(guess.lines)
-        residual = self._left(guess, row)
+        residual = self._residual(guess, row)
         whole, few = self.whole.beside(others), _FEW if begun else _LENGTHS
         ways = [(way, way.places.lengths(self.possible, few)) for way in (whole, residual) if way]
         if count > 1 and not row:
@@ -137,7 +137,7 @@ class WordSearch:
             for candidate in different
         ]
 
-    def _left(self, guess: WordGuess, row: int) -> Proposals | None:
+    def _residual(self, guess: WordGuess, row: int) -> Proposals | None:
         """What the update without the other sentences proposes; None if it has lost its scale."""
         rest = self._rest(guess, [row])
         if rest is None or self.match.measure == "each":
@@ -209,7 +209,7 @@ class WordSearch:
         """After one round of changes of each word, and of the order and number of words."""
         line = guess.lines[row]
         others = [*guess.lines[:row], *guess.lines[row + 1 :]]
-        residual, rest = self._left(guess, row), self._rest(guess, [row])
+        residual, rest = self._residual(guess, row), self._rest(guess, [row])
         way = self.whole.beside(others) if residual is None else residual
         tried = [guess.with_line(row, line, label) for label in range(self.classes)]
         guess = self._best(guess, tried, [row], rest)
