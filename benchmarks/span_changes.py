@@ -62,7 +62,7 @@ COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "position scores": {
         "attacks.span.encoder.proposals.PositionScores.centred": PositionScores.words,
     },
-    "residual proposals": {_SEARCH + "_left": lambda *given: None},
+    "residual proposals": {_SEARCH + "_residual": lambda *given: None},
     "crossover": {_SEARCH + "_mixed": lambda search, guess, row, job: guess},
     "coordinate sweep": {_SEARCH + "_swept": lambda search, guess, row, job: guess},
 }
