@@ -46,6 +46,7 @@ def full_grid(answer: Answer, root: Path) -> list[list[Tried]]:
         depth=asked.strengths.bit_length(),
         group=asked.group,
         error=asked.error,
+        seeds=asked.seeds,
     )
     if task.question != asked:
         raise ConfigError(f"{root}: was made from another {answer.name}. Calibrate it again.")

@@ -64,6 +64,14 @@ def calibrate(
             min=0.5, max=0.9999, help="confidence that no 'holds' is wrong, and that no 'leaks' is"
         ),
     ] = 0.95,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=3,
+            help="most seeds under which what holds is trained, until its cost is sure; three are "
+            "tried first",
+        ),
+    ] = 8,
     sets: Sets = None,
     out: Annotated[
         str | None,
@@ -101,6 +109,7 @@ def calibrate(
         depth=depth,
         group=group,
         error=1 - sure,
+        seeds=seeds,
     )
     for title in task.unadapted:
         say(

@@ -25,6 +25,7 @@ class Question(Sealed):
         strengths: how many strengths of a family are told apart.
         group: clients attacked between two looks.
         error: probability of any false ``holds``, and of any false ``leaks``.
+        seeds: most under which the weakest that holds is trained, where none are named.
     """
 
     experiment: str
@@ -34,6 +35,7 @@ class Question(Sealed):
     strengths: int
     group: int
     error: float
+    seeds: int
 
 
 class ReachedTarget(Data):
@@ -104,12 +106,27 @@ class Tried(Data):
 
 
 class Cost(Data):
-    """Share of a measure of utility that is lost; its interval is over seeds."""
+    """Share of a measure of utility that is lost; its interval is over seeds.
+
+    Attributes:
+        value: at the end of training with the defense, the mean over seeds.
+        base: the same without one.
+        limit: the share that may be lost; None where nothing was asked.
+    """
 
     measure: str
     value: float
     base: float
     lost: Difference
+    limit: float | None
+
+    @property
+    def sure(self) -> bool:
+        """Whether the interval lies on one side of the limit, or of nothing without one."""
+        if self.lost.low is None or self.lost.high is None:
+            return False
+        limit = self.limit or 0.0
+        return self.lost.high <= limit or self.lost.low > limit
 
 
 class FamilyAnswer(Data):

@@ -68,6 +68,7 @@ class Calibration:
     _tried: dict[Place, Tried] = field(default_factory=dict)
     _held: list[Place] = field(default_factory=list)
     _working: frozenset[str] = frozenset()
+    _seeds: int = planned.FEWEST_SEEDS
 
     def answer(self) -> Answer:
         """Search every family; what an earlier command did is not done again.
@@ -79,11 +80,16 @@ class Calibration:
             self._at(bench, NONE)
             works = self._tried[NONE].word == "leaks"
             weakest = [
-                self._family(bench, number, self._weakest(bench, number) if works else None)
+                self._weakest(bench, number) if works else None
                 for number in range(len(self.families))
             ]
+            spent = self._costs(bench)
+            answers = [
+                self._family(number, place, () if place is None else spent[number, place])
+                for number, place in enumerate(weakest)
+            ]
             bench.note(self._run([*self._tried]))
-            return self._answer(bench, weakest)
+            return self._answer(bench, answers)
 
     def grid(self) -> list[list[Tried]]:
         """The word on every strength of each family, with every client attacked at once.
@@ -163,11 +169,10 @@ class Calibration:
         group, errors = self.question.group, self.errors
         return decide(trial, [attack], self.targets, trial.clients, errors, group).word == "leaks"
 
-    def _family(self, bench: Bench, number: int, weakest: int | None) -> FamilyAnswer:
+    def _family(self, number: int, weakest: int | None, spent: tuple[Cost, ...]) -> FamilyAnswer:
         family = self.families[number]
         here = [trial for place, trial in self._tried.items() if place[0] == number]
         tried = sorted(here, key=lambda trial: trial.index)
-        spent = () if weakest is None else self._costs(bench, (number, weakest))
         outcome: Outcome = "open"
         if weakest is not None:
             lost = {price.measure: price.lost.mean for price in spent}
@@ -188,12 +193,23 @@ class Calibration:
             costs=spent,
         )
 
-    def _costs(self, bench: Bench, place: Place) -> tuple[Cost, ...]:
-        """What a defense loses against none, over all seeds; trains those that are not yet."""
-        run = self._run([*self._tried])
-        here, base = self._trained(run, place), self._trained(run, NONE)
-        bench.simulate([*base, *here])
-        return costs(self.question.lose, by_seed(here), by_seed(base))
+    def _costs(self, bench: Bench) -> dict[Place, tuple[Cost, ...]]:
+        """What each defense that holds loses against none, by more seeds where few are not sure.
+
+        All of them get the same seeds, by which they are compared.
+        """
+        few, most = planned.FEWEST_SEEDS, self.question.seeds
+        looks = 1 if self.experiment.utility_seeds or few == most else 2
+        spent: dict[Place, tuple[Cost, ...]] = {}
+        for self._seeds in (few, most)[:looks]:
+            for place in self._held:
+                run = self._run([*self._tried])
+                here, base = self._trained(run, place), self._trained(run, NONE)
+                bench.simulate([*base, *here])
+                spent[place] = costs(self.question.lose, by_seed(here), by_seed(base), looks)
+            if all(cost.sure for prices in spent.values() for cost in prices):
+                break
+        return spent
 
     def _answer(self, bench: Bench, families: Sequence[FamilyAnswer]) -> Answer:
         affordable = [i for i, family in enumerate(families) if family.outcome == "holds"]
@@ -237,7 +253,8 @@ class Calibration:
         defenses = [self.families[number].defense(index) for number, index in ordered]
         held = [self.families[number].defense(index) for number, index in sorted(self._held)]
         parts = [planned.attacked(self.experiment, self.families, defenses)]
-        if held and (trained := planned.trained(self.experiment, self.families, held)):
+        seeds = self._seeds
+        if held and (trained := planned.trained(self.experiment, self.families, held, seeds)):
             parts.append(trained)
         return Run.create(Plan(name=self.experiment.name, experiments=tuple(parts)), self.root)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from experiments.analysis.findings import UTILITY
@@ -14,6 +14,8 @@ from experiments.plan.cells import Cell
 from fedsim.errors import ConfigError
 from fedsim.files import read_record
 from fedsim.records import SimulationRecord
+
+_BY_RATIO = frozenset({"perplexity"})
 
 
 def at_end(cell: Cell) -> dict[str, float]:
@@ -45,44 +47,60 @@ def check_measured(wanted: Iterable[str], measured: Iterable[str]) -> None:
 
 
 def costs(
-    wanted: Collection[str],
+    limits: Mapping[str, float],
     here: Mapping[int, Mapping[str, float]],
     base: Mapping[int, Mapping[str, float]],
+    looks: int = 1,
 ) -> tuple[Cost, ...]:
     """The lost share of each measure that is limited; if none is, of the first that means any."""
     known = set(next(iter(base.values())))
-    prices = (cost(name, here, base) for name in wanted or UTILITY if name in known)
+    names = [name for name in limits or UTILITY if name in known]
+    prices = (cost(name, here, base, limits.get(name), looks) for name in names)
     meant = tuple(price for price in prices if price is not None)
-    return meant if wanted else meant[:1]
+    return meant if limits else meant[:1]
 
 
 def cost(
     measure: str,
     here: Mapping[int, Mapping[str, float]],
     base: Mapping[int, Mapping[str, float]],
+    limit: float | None = None,
+    looks: int = 1,
 ) -> Cost | None:
-    """The lost share, over the seeds of both; None where the base is 0 or a model diverged."""
+    """The lost share, over the seeds of both; None where the base is 0 or a model diverged.
+
+    Perplexities are compared by their ratios, whose logarithms are differences of the loss.
+
+    Args:
+        measure: of utility.
+        here: seed -> measure -> value, with the defense.
+        base: the same without one.
+        limit: the share that may be lost, if it was asked.
+        looks: at how many numbers of seeds it is asked whether the interval excludes the limit.
+    """
     seeds = sorted(here.keys() & base.keys())
-    mine, other = _values(measure, here, seeds), _values(measure, base, seeds)
-    middle = fmean(other)
-    if not middle > 0 or not math.isfinite(fmean(mine)):
+    mine, other = ([run[seed][measure] for seed in seeds] for run in (here, base))
+    if not fmean(other) > 0 or not math.isfinite(fmean(mine)):
         return None
-    more, less = (other, mine) if UTILITY[measure] == "higher" else (mine, other)
-    lost = paired_difference(more, less, seeds, fewest=2)
-    scaled = {
-        name: None if (end := getattr(lost, name)) is None else end / middle
+    ratios = measure in _BY_RATIO
+    if ratios:
+        mine, other = ([math.log(value) for value in values] for values in (mine, other))
+    sign = -1 if UTILITY[measure] == "higher" else 1
+    # In percent, as values in [0, 1] would get the interval of hits.
+    more, less = ([100 * sign * value for value in values] for values in (mine, other))
+    lost = paired_difference(more, less, seeds, comparisons=looks, fewest=2)
+    value, middle = fmean(mine), fmean(other)
+    ends = {
+        name: end if end is None else math.expm1(end / 100) if ratios else end / 100 / middle
         for name in ("mean", "low", "high")
+        for end in [getattr(lost, name)]
     }
+    if ratios:
+        value, middle = math.exp(value), math.exp(middle)
     return Cost(
         measure=measure,
-        value=fmean(mine) / 100,
-        base=middle / 100,
-        lost=lost.model_copy(update=scaled),
+        value=value,
+        base=middle,
+        lost=lost.model_copy(update=ends),
+        limit=limit,
     )
-
-
-def _values(
-    measure: str, measured: Mapping[int, Mapping[str, float]], seeds: Sequence[int]
-) -> list[float]:
-    """In percent, as values in [0, 1] would get the interval of hits."""
-    return [100 * measured[seed][measure] for seed in seeds]

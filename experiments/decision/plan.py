@@ -13,8 +13,8 @@ from fedsim.errors import ConfigError
 from fedsim.records import PRIOR_ONLY
 
 UNDEFENDED: Mapping[str, Any] = {"name": "none"}
-_MORE_SEEDS = 2
-"""Trained where an experiment has a single seed and names no ``utility_seeds``."""
+FEWEST_SEEDS = 3
+"""Seeds under which utility is trained first, where an experiment names no ``utility_seeds``."""
 
 
 def only_experiment(plan: Plan) -> ExperimentConfig:
@@ -76,9 +76,10 @@ def trained(
     experiment: ExperimentConfig,
     families: Sequence[SearchedFamily],
     defenses: Iterable[Mapping[str, Any]],
+    most: int,
 ) -> ExperimentConfig | None:
-    """What remains to be trained for the utility, without captures; None if nothing does."""
-    seeds = utility_seeds(experiment)
+    """What remains to be trained for the utility of that many seeds, without captures; or None."""
+    seeds = utility_seeds(experiment, most)
     if last_round(experiment, families) < experiment.federation.rounds:
         seeds = (*experiment.seeds, *seeds)
     return unattacked(experiment, seeds, defenses) if seeds else None
@@ -97,12 +98,12 @@ def unattacked(
     return parse_experiment(table)
 
 
-def utility_seeds(experiment: ExperimentConfig) -> tuple[int, ...]:
-    """Seeds trained beside those that are attacked."""
-    if experiment.utility_seeds or len(experiment.seeds) > _MORE_SEEDS:
+def utility_seeds(experiment: ExperimentConfig, most: int = FEWEST_SEEDS) -> tuple[int, ...]:
+    """Seeds trained beside those that are attacked: those that are named, or up to ``most``."""
+    if experiment.utility_seeds:
         return experiment.utility_seeds
     first = max(experiment.seeds) + 1
-    return tuple(range(first, first + _MORE_SEEDS))
+    return tuple(range(first, first + max(0, most - len(experiment.seeds))))
 
 
 def chosen(experiment: ExperimentConfig, defense: Mapping[str, Any]) -> ExperimentConfig:

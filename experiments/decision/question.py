@@ -10,7 +10,13 @@ from typing import Any
 
 from experiments.decision.answer import Question
 from experiments.decision.families import SearchedFamily, families, parse_ranges
-from experiments.decision.plan import attacked, only_experiment, unattacked, utility_seeds
+from experiments.decision.plan import (
+    attacked,
+    only_experiment,
+    trained,
+    unattacked,
+    utility_seeds,
+)
 from experiments.decision.search import looks, strengths_tried
 from experiments.decision.targets import Target, check_clients, parse_costs, parse_targets
 from experiments.plan.cells import chain_tables
@@ -39,13 +45,21 @@ class CalibrationTask:
     question: Question
 
     def most(self) -> Plan:
-        """The plan with as many strengths as can be tried, all of whose clients are attacked."""
+        """The plan with as many strengths as can be tried, all of whose clients are attacked.
+
+        One strength of each family is trained under all seeds.
+        """
         tried = [
             family.defense(index)
             for family in self.families
             for index in range(looks(len(family.values)))
         ]
-        return self.plan(tried)
+        parts = [*self.plan(tried).experiments]
+        weakest = [family.defense(0) for family in self.families]
+        seeds = self.question.seeds
+        if self.targets and (more := trained(self.experiment, self.families, weakest, seeds)):
+            parts.append(more)
+        return Plan(name=self.experiment.name, experiments=tuple(parts))
 
     @property
     def unadapted(self) -> list[str]:
@@ -81,6 +95,7 @@ def ask(
     depth: int,
     group: int,
     error: float,
+    seeds: int,
 ) -> CalibrationTask:
     """Check everything that can be checked before anything is trained.
 
@@ -92,6 +107,7 @@ def ask(
         depth: most strengths tried in a family; 2^depth - 1 of them are told apart.
         group: clients attacked between two looks.
         error: probability of any false ``holds``, and of any false ``leaks``.
+        seeds: most under which what holds is trained.
 
     Raises:
         ConfigError: one of them does not fit.
@@ -110,6 +126,7 @@ def ask(
         strengths=2**depth - 1,
         group=group,
         error=error,
+        seeds=seeds,
     )
     return CalibrationTask(experiment, searched_families, targets, question.sealed())
 

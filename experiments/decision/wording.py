@@ -80,7 +80,7 @@ def outcome(family: FamilyAnswer) -> str:
         return f"{family.title}: none is shown to hold; {last.name} {state(last)}"
     if family.outcome == "costs too much":
         lost = _lost(family) or "as its training diverged, or is of no use without a defense either"
-        return f"{at.name} holds, and loses too much: {lost}"
+        return f"{at.name} holds, and loses too much: {lost}{''.join(map(_sureness, family.costs))}"
     if family.weakest == 0 and len(values) > 1:
         return f"everything in the range holds, from {at.name} on; a weaker one may do"
     return f"{at.name} holds"
@@ -234,9 +234,17 @@ def _price(family: FamilyAnswer) -> str:
     """What the weakest that holds costs, as the end of a sentence."""
     if not family.costs:
         return ""
-    sure = any(cost.lost.low is not None and cost.lost.low > 0 for cost in family.costs)
-    unsure = "" if sure else ", which so few seeds cannot tell from nothing"
-    return f", and costs {_lost(family)}{unsure}"
+    return f", and costs {_lost(family)}{''.join(map(_sureness, family.costs))}"
+
+
+def _sureness(cost: Cost) -> str:
+    """Whether the limit is kept, by all seeds or by their mean alone."""
+    seeds = f"{cost.lost.n} seeds"
+    if cost.limit is None:
+        return "" if cost.sure else f", which {seeds} cannot tell from nothing"
+    side = "within" if cost.lost.mean <= cost.limit else "beyond"
+    asked = f"{side} the {_percent(cost.limit)} of {cost.measure} that may be lost"
+    return f", surely {asked}" if cost.sure else f", {asked} by the mean of {seeds}, not surely"
 
 
 def _within(reached: ReachedTarget, value: float | None) -> str:

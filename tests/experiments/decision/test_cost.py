@@ -1,0 +1,91 @@
+"""What a defense costs: shares of a measure, over seeds, and whether a limit is surely kept."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.decision.cost import costs
+from experiments.decision.plan import FEWEST_SEEDS
+
+SEEDS = range(8)
+
+
+def measured(name: str, values: list[float]) -> dict[int, dict[str, float]]:
+    return {seed: {name: value} for seed, value in enumerate(values)}
+
+
+def test_a_lost_accuracy_is_a_share_of_the_undefended() -> None:
+    base, here = [0.5, 0.52, 0.48], [0.4, 0.421, 0.379]
+    (cost,) = costs({"accuracy": 0.3}, measured("accuracy", here), measured("accuracy", base))
+    assert cost.lost.mean == pytest.approx(0.2)
+    assert cost.value == pytest.approx(0.4)
+    assert cost.base == pytest.approx(0.5)
+    assert cost.sure
+
+
+def test_perplexities_are_compared_by_their_ratios() -> None:
+    """One seed whose perplexities are tenfold in both trainings weighs no more than another."""
+    base = [100.0, 110.0, 1000.0]
+    here = [factor * value for factor, value in zip((1.9, 2.0, 2.1), base, strict=True)]
+    (cost,) = costs({}, measured("perplexity", here), measured("perplexity", base))
+    assert cost.lost.mean == pytest.approx(math.prod((1.9, 2.0, 2.1)) ** (1 / 3) - 1)
+    assert cost.value == pytest.approx(cost.base * (1 + cost.lost.mean))
+    assert cost.lost.low is not None
+    assert 0 < cost.lost.low < 1
+    assert cost.sure
+
+
+def test_a_diverged_training_has_no_cost() -> None:
+    here, base = measured("perplexity", [math.inf] * 3), measured("perplexity", [9.0] * 3)
+    assert costs({"perplexity": 0.1}, here, base) == ()
+
+
+@pytest.mark.parametrize(("lost", "sure"), [(0.0, True), (0.1, False), (0.3, True)])
+def test_a_limit_is_surely_kept_or_surely_not_or_neither(lost: float, sure: bool) -> None:
+    noise = np.random.default_rng(3).normal(0, 0.01, (2, len(SEEDS)))
+    base, here = 0.5 + noise[0], 0.5 * (1 - lost) + noise[1]
+    told = measured("accuracy", here.tolist()), measured("accuracy", base.tolist())
+    (cost,) = costs({"accuracy": 0.1}, *told, looks=2)
+    assert cost.lost.level == pytest.approx(0.975)
+    assert cost.sure is sure
+
+
+def test_two_looks_keep_the_level() -> None:
+    """A defense that loses what may be lost is surely on one side in at most 5 % of searches."""
+    draws, wrong = np.random.default_rng(1), 0
+    for _ in range(trials := 400):
+        here, base = draws.normal(0.9, 0.05, len(SEEDS)), draws.normal(1.0, 0.05, len(SEEDS))
+        wrong += any(
+            cost.sure
+            for few in (FEWEST_SEEDS, len(SEEDS))
+            for cost in costs(
+                {"loss": -0.1},
+                measured("loss", here[:few].tolist()),
+                measured("loss", base[:few].tolist()),
+                looks=2,
+            )
+        )
+    assert wrong <= 0.05 * trials + 3 * math.sqrt(0.05 * 0.95 * trials)
+
+
+def test_eight_seeds_decide_where_three_do_not() -> None:
+    """Of accuracies that scatter by a twentieth, with a true loss of nothing under a limit of 10 %.
+
+    Three seeds decide few of these, eight nearly all.
+    """
+    draws, decided = np.random.default_rng(2), {FEWEST_SEEDS: 0, 8: 0}
+    for _ in range(100):
+        here, base = draws.normal(0.5, 0.025, len(SEEDS)), draws.normal(0.5, 0.025, len(SEEDS))
+        for few in decided:
+            (cost,) = costs(
+                {"accuracy": 0.1},
+                measured("accuracy", here[:few].tolist()),
+                measured("accuracy", base[:few].tolist()),
+                looks=2,
+            )
+            decided[few] += cost.sure
+    assert decided[FEWEST_SEEDS] < 30
+    assert decided[8] > 60
