@@ -16,6 +16,7 @@ import torch
 
 from attacks import attacks_for
 from attacks.base import Attack, Job, Reconstruction, Trace, check_facts
+from attacks.scheduling.guesses import Malformed, as_guess
 from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.scheduling.prepared import Report, job_of, prepare
 from attacks.scheduling.readings import best_reading, load_reply
@@ -122,10 +123,10 @@ def _attack(
             start = time.monotonic()
             job = job_of(spec, observations[0], device, report)
             job.prepared = prepared
-            guesses = reconstruct(attack, observations, task, job, spec)
+            guesses = list(reconstruct(attack, observations, task, job, spec))
             if len(guesses) != len(observations):
                 raise ValueError(f"{len(guesses)} guesses for {len(observations)} observations")
-            ended = [_unfinished(guess) if job.late else guess for guess in guesses]
+            ended = [_ended(guess, attack, task, job) for guess in guesses]
             outcomes |= zip((o.key for o in observations), ended, strict=True)
     except (KeyboardInterrupt, Terminated):
         raise
@@ -149,8 +150,21 @@ def _read(
             guess = best_reading(reply, task, spec.label, attack, job, spec.seed)
         except CannotAttack as error:
             guess = error
-        outcomes[key] = _unfinished(guess) if job.late else guess
+        outcomes[key] = _ended(guess, attack, task, job)
     return outcomes, time.monotonic() - start
+
+
+def _ended(returned: object, attack: Attack, task: Task, job: Job) -> AttackOutcome:
+    """What an attack returned for one observation, checked: it may be anybody's."""
+    outcome: AttackOutcome
+    if isinstance(returned, BaseException):
+        outcome = returned
+    else:
+        try:
+            outcome = as_guess(returned, task, attack.infers)
+        except Malformed as error:
+            outcome = error
+    return _unfinished(outcome) if job.late else outcome
 
 
 def _unfinished(outcome: AttackOutcome) -> AttackOutcome:
@@ -310,7 +324,7 @@ def _reason(error: BaseException, label: str) -> str:
     if isinstance(error, CannotAttack):
         ended = f"{UNFINISHED}; " if error.ended == "timeout" else ""
         return f"{ended}{label}: {message_of(error)}"
-    if isinstance(error, _NonFinite):
+    if isinstance(error, _NonFinite | Malformed):
         return message_of(error)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -22,8 +22,9 @@ from fedsim.errors import ConfigError
 from fedsim.files import load_tensors, read_record
 from fedsim.models import MODELS, transformer
 from fedsim.models.lora import HEADS
+from fedsim.named_code import is_named
 from fedsim.plain_files import check_folder
-from fedsim.tasks import load_task
+from fedsim.tasks import load_task, named_options
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.given import Model, task_of
 from fedsim.tasks.images import ImageClassification
@@ -241,6 +242,10 @@ def _task(
             if "image_shape" not in given:
                 given.setdefault("input_shape", spec.owner_shape or spec.input_shape)
             given.setdefault("input_range", (spec.low, spec.high))
+            if "loss" not in given and isinstance(model, str) and is_named(model):
+                raise ConfigError(
+                    f"loss: that of {spec.model} is not known. Name both: {named_options(spec)}."
+                )
         elif (
             not {"tokenizer", "loss", "image_shape"} & given.keys()
             and (store.root / "tokenizer").is_dir()

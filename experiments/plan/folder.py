@@ -156,6 +156,11 @@ def check_version(root: Path) -> dict[str, Any]:
                 f"{root}: holds captures of another application, and no experiment. Attack them by "
                 f"fedsim attack {root}, or make an experiment of them by fedsim init {root}."
             )
+        if (root / "run.json").is_file():
+            raise ConfigError(
+                f"{root}: an application began to capture here, and no client's reply could be "
+                "kept. The application's log says whether clients replied."
+            )
         raise ConfigError(
             f"{root}: no run folder (experiment.toml is missing), and no captures. Correct the "
             "path."

@@ -148,8 +148,7 @@ def task_of(
         )
     objective = function_of(loss, "loss") if loss is not None else _cross_entropy
     form = InputForm.of(image_shape or input_shape, input_range)
-    named = loss if isinstance(loss, str) else ""
-    return _network_task(inner, objective, form, _reference(model), named)
+    return _network_task(inner, objective, form, _reference(model), _loss_reference(loss))
 
 
 def _refuse_unread(model: str, **given: object) -> None:
@@ -192,6 +191,14 @@ def _reference(model: Model) -> str:
     if inspect.isclass(model) or inspect.isfunction(model):
         return f"{model.__module__}:{model.__qualname__}"
     return f"{type(model).__module__}:{type(model).__qualname__}"
+
+
+def _loss_reference(loss: Loss | str | None) -> str:
+    """As which a command line can name the loss; empty where it cannot."""
+    if isinstance(loss, str):
+        return loss
+    named = inspect.isfunction(loss) and "<" not in loss.__qualname__
+    return f"{loss.__module__}:{loss.__qualname__}" if named else ""
 
 
 def _network_task(

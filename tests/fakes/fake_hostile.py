@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
+import gc
 import json
+import locale
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -132,6 +136,46 @@ def _leave_a_thread() -> None:
     threading.Thread(target=time.sleep, args=(600,)).start()
 
 
+def _leave_a_child(log: Path) -> None:
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    log.with_suffix(".child").write_text(f"{child.pid}\n")
+
+
+def _patch_builtins() -> None:
+    builtins.len = builtins.isinstance = lambda *_: 0  # type: ignore[assignment]
+
+
+def _handle_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _change_locale() -> None:
+    os.environ["TZ"] = "Pacific/Kiritimati"
+    time.tzset()
+    locale.setlocale(locale.LC_ALL, "C")
+
+
+def _collect_nothing() -> None:
+    gc.disable()
+    gc.collect = None  # type: ignore[assignment]
+    sys.settrace(lambda *_: None)
+    sys.excepthook = sys.unraisablehook = None  # type: ignore[assignment]
+
+
+def _close_outputs() -> None:
+    sys.stdout.close()
+    sys.stderr.close()
+    sys.stdin = sys.stdout = sys.stderr = None
+
+
+def _overwrite(observation: Observation) -> None:
+    for tensors in (observation.sent, observation.received):
+        for tensor in tensors.values():
+            tensor.zero_()
+        tensors.clear()
+
+
 ACTS: dict[str, Callable[[], object]] = {
     "float64": lambda: torch.set_default_dtype(torch.float64),
     "no-grad": lambda: torch.set_grad_enabled(False),
@@ -161,7 +205,42 @@ ACTS: dict[str, Callable[[], object]] = {
     "parent": _kill_parent,
     "fork": _fork_and_die,
     "hang": _ignore_and_hang,
+    "patched-builtins": _patch_builtins,
+    "signals": _handle_signals,
+    "locale": _change_locale,
+    "collector": _collect_nothing,
+    "closed-outputs": _close_outputs,
 }
+ZEROS, CLASS = torch.zeros(1, 3, 32, 32), torch.tensor([0])
+GUESSES: dict[str, Callable[[], object]] = {
+    "no-list": lambda: None,
+    "no-guess": lambda: [None],
+    "a-tensor": lambda: [ZEROS],
+    "generator": lambda: (Reconstruction(Batch(ZEROS, CLASS)) for _ in range(1)),
+    "too-many": lambda: [Reconstruction(Batch(ZEROS, CLASS))] * 2,
+    "not-finite": lambda: [Reconstruction(Batch(ZEROS / 0, CLASS))],
+    "float64-guess": lambda: [Reconstruction(Batch(ZEROS.double(), CLASS))],
+    "whole-numbers": lambda: [Reconstruction(Batch(ZEROS.long(), CLASS))],
+    "complex": lambda: [Reconstruction(Batch(ZEROS.to(torch.complex64), CLASS))],
+    "meta": lambda: [Reconstruction(Batch(ZEROS.to("meta"), CLASS))],
+    "sparse": lambda: [Reconstruction(Batch(ZEROS.to_sparse(), CLASS))],
+    "an-array": lambda: [Reconstruction(Batch(ZEROS.numpy(), CLASS))],  # type: ignore[arg-type]
+    "other-shape": lambda: [Reconstruction(Batch(torch.zeros(1, 1, 4, 4), CLASS))],
+    "no-examples": lambda: [Reconstruction(Batch(ZEROS[:0], CLASS[:0]))],
+    "many-examples": lambda: [Reconstruction(Batch(ZEROS.repeat(500, 1, 1, 1), CLASS.repeat(500)))],
+    "beyond-range": lambda: [Reconstruction(Batch(ZEROS + 1e30, CLASS))],
+    "no-class": lambda: [Reconstruction(Batch(ZEROS, CLASS + 999))],
+    "float-class": lambda: [Reconstruction(Batch(ZEROS, CLASS + 0.5))],
+    "fewer-classes": lambda: [Reconstruction(Batch(ZEROS.repeat(2, 1, 1, 1), CLASS))],
+    "a-text": lambda: [Reconstruction(Batch(CLASS[None], CLASS, mask=CLASS[None]))],
+    "gradient": lambda: [Reconstruction(Batch(ZEROS.clone().requires_grad_() * 2, CLASS))],
+    "confidence": lambda: [Reconstruction(Batch(ZEROS, CLASS), confidence=("certified",) * 9)],
+    "objective": lambda: [Reconstruction(Batch(ZEROS, CLASS), objective=float("nan"))],
+    "steps": lambda: [Reconstruction(Batch(ZEROS, CLASS), steps=-1)],
+    "trace": lambda: [Reconstruction(Batch(ZEROS, CLASS), trace=((0, 0.0, float("inf")),))],
+    "scores": lambda: [Reconstruction(Batch(ZEROS, CLASS), scores=ZEROS)],
+}
+"""Guesses that are none, by name."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +259,14 @@ class Hostile(Attack):
     ) -> list[Reconstruction]:
         with Path(self.log).open("a") as file:
             file.write(f"{os.getpid()}\n")
-        ACTS[self.act]()
+        if self.act in GUESSES:
+            return GUESSES[self.act]()  # type: ignore[return-value]
+        if self.act == "child":
+            _leave_a_child(Path(self.log))
+        elif self.act == "overwrite":
+            _overwrite(observations[0])
+        else:
+            ACTS[self.act]()
         shape = (1, *task.spec.input_shape)
         note = "\udc80" if self.act == "note" else self.act
         return [Reconstruction(Batch(torch.zeros(shape), torch.tensor([0])), note=note)]

@@ -13,11 +13,15 @@ from experiments import cli
 from fedsim.capture import CaptureStore
 from fedsim.files import load_tensors, save_tensors, write_json
 from fedsim.models import TEXT_MODELS, transformer
+from fedsim.tasks import save_task
+from fedsim.tasks.given import task_of
 from tests.experiments.external.cases import by_name, federate, numbered
-from tests.experiments.external.conftest import Held
+from tests.experiments.external.conftest import Held, Net, loss
 
 GPT2 = "--model tiny-gpt2"
-NET = "--model tests.experiments.external.conftest:Net --image-shape 1,8,8"
+PLACE = "tests.experiments.external.conftest"
+NET = f"--model {PLACE}:Net --image-shape 1,8,8"
+CODE = f"--model {PLACE}:Net --loss {PLACE}:loss"
 
 # Command -> what is wrong, and the fix; NAMED, BARE, ... are folders of captures.
 CASES: list[tuple[str, str, str]] = [
@@ -54,6 +58,9 @@ CASES: list[tuple[str, str, str]] = [
     ("attack CUT", "cut or altered", "."),
     ("attack PARTIAL", "not on the wire", "--base FOLDER"),
     ("attack .", "no run folder (experiment.toml is missing), and no captures", "Correct the path"),
+    ("attack EMPTY", "no client's reply could be kept", "log says whether clients replied"),
+    ("attack CODE", "no code that a file names is run", f"Name it yourself: {CODE}"),
+    (f"attack CODE {NET}", "loss: that of Net is not known", f"Name both: {CODE}"),
     ("attack captured", "Nor is there a folder of this name", "fedsim list experiments"),
     ("run BARE", "holds captures of another application", "fedsim attack"),
     ("attack quickstart --model tiny-gpt2", "--model: is for the captures", "Leave it out"),
@@ -115,6 +122,10 @@ def folders(held: Held, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
         sent = {"sent_sha256": sha256, "sent_order": tuple(few)}
         record = store.record(key).model_copy(update=sent)
         write_json(store.tensors_path(key).with_suffix(".json"), record)
+    copy("CODE", "BARE", lambda t: None)
+    save_task(task_of(Net, loss=loss, image_shape=(1, 8, 8)), found["CODE"])
+    found["EMPTY"] = root / "EMPTY"
+    write_json(found["EMPTY"] / "run.json", {"process": 1})
     for name in ("t5", "mamba"):
         found[name.upper()] = root / name
         shutil.copytree(TEXT_MODELS["tiny-gpt2"], root / name)
