@@ -197,8 +197,9 @@ def _loss_reference(loss: Loss | str | None) -> str:
     """As which a command line can name the loss; empty where it cannot."""
     if isinstance(loss, str):
         return loss
-    named = inspect.isfunction(loss) and "<" not in loss.__qualname__
-    return f"{loss.__module__}:{loss.__qualname__}" if named else ""
+    if inspect.isfunction(loss) and "<" not in loss.__qualname__:
+        return f"{loss.__module__}:{loss.__qualname__}"
+    return ""
 
 
 def _network_task(
