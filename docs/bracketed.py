@@ -15,7 +15,7 @@ from experiments.analysis.findings import Findings, TaskFindings
 from experiments.plan.config import find
 from experiments.plan.folder import Run
 from experiments.preview.catalog import opening
-from experiments.report.brackets import Bracket, brackets, budgets
+from experiments.report.brackets import Bracket, brackets, budgets, read_limits
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show
 from fedsim.files import read_json, read_record
@@ -26,7 +26,8 @@ _BOUNDS = ("blind guess", "reached", "at least", "at most", "at most if Gaussian
 def record(root: Path) -> ResultFile:
     """The result file of a run with ``limits.json`` and ``summary.json``."""
     run = Run.open(root)
-    known = budgets(root, {cell.name: cell.config for cell in run.cells})
+    cells = {cell.name: cell.config for cell in run.cells}
+    known = budgets(root, cells, read_limits(root))
     sections = read_record(root / "summary.json", Findings).sections
     pairs = [
         (section, bracket) for section in sections for bracket in brackets(section, known).values()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from attacks.scheduling.ledger import Ledger
 from experiments.console import Console
 from experiments.plan.cells import Cell
-from experiments.plan.folder import Run, RunStage, note_provenance
+from experiments.plan.folder import Run, RunStage, note_provenance, read_provenance
 from experiments.stages.attack import Attackers, attackers
 from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
@@ -134,7 +134,6 @@ def execute(
             outcome.partial = str(counts)
         if "report" in stages:
             from experiments.report.headline import headline
-            from experiments.report.report import write_report
             from experiments.stages.progress import scored_progress
 
             if not (run.root / "scores.parquet").exists():
@@ -142,12 +141,22 @@ def execute(
                     f"{run.root}: nothing is scored. Run fedsim score {run.root} first."
                 )
 
-            write = partial(write_report, run.root, full=full, redact=redact, console=console)
-            outcome.partial = str(scored_progress(run.root))
+            write = partial(_judge_and_write, run.root, console, full=full, redact=redact)
+            outcome.partial = str(scored_progress(read_provenance(run.root)))
             outcome.page = _timed(run, "report", write)
             outcome.answer = headline(run.root)
     outcome.seconds = time.monotonic() - started
     return outcome
+
+
+def _judge_and_write(root: Path, console: Console, *, full: bool, redact: bool) -> Path:
+    from experiments.report.report import write_report
+    from experiments.report.summary_file import write_summary
+
+    console.expect("report", 3)
+    write_summary(root)
+    console.advance("report", "numbers")
+    return write_report(root, full=full, redact=redact, console=console)
 
 
 def _timed(

@@ -126,12 +126,9 @@ def _judged(run: Path, effects: dict[str, float]) -> Findings:
     """The findings of a run by other smallest effects; the rest of its rule stays."""
     from pydantic import ValidationError
 
-    from experiments.analysis.summary import summarise
     from experiments.plan.config import VerdictRule
     from experiments.plan.folder import read_rules
-    from experiments.report.brackets import bounded_by, budgets
-    from experiments.stages.rows import read_rows
-    from fedsim.records import ScoreRow, UtilityRow
+    from experiments.report.summary_file import judged
 
     try:
         rules = {
@@ -140,16 +137,7 @@ def _judged(run: Path, effects: dict[str, float]) -> Findings:
         }
     except ValidationError as error:
         raise ConfigError(explain(error, "--smallest")) from None
-    members = run / "membership.parquet"
-    cells = {cell.name: cell.config for cell in Run.open(run).cells}
-    return summarise(
-        read_rows(run / "scores.parquet", ScoreRow),
-        read_rows(run / "utility.parquet", UtilityRow),
-        cells,
-        rules=rules,
-        bounded=bounded_by(budgets(run, cells)),
-        membership=read_rows(members, ScoreRow) if members.exists() else (),
-    )
+    return judged(run, rules)
 
 
 def _limit(text: str) -> tuple[str, float]:

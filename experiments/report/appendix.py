@@ -4,70 +4,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from statistics import fmean, median
 from typing import TypeAlias
 
 from experiments.analysis.frames import PLACE, frame
 from experiments.analysis.keys import DefenseInSetting, FamilyKey
-from experiments.bounds.records import LimitsRecord
 from experiments.report.limit_tables import rank_table, success_table
 from experiments.report.naming import named_place
+from experiments.report.run_results import RunResults
 from experiments.report.tables import Number, Table, named
-from experiments.stages.rows import read_rows
 from experiments.stages.signals import SignalRow, level, middle
 from experiments.stages.updates import UpdateRow
 from experiments.wording.defense_names import cell_defense
 from experiments.wording.names import natural, settings
 from fedsim.cell import CellConfig
-from fedsim.files import read_record
 
 _MOST = 20
 """Largest number of columns that fits the page."""
 
-Maker: TypeAlias = Callable[[Path, Mapping[str, CellConfig]], Table | None]
-"""Run folder, cells of a chapter by name -> table; None if there is nothing to show."""
+Maker: TypeAlias = Callable[[RunResults], Table | None]
+"""What the cells of a chapter came to -> table; None if there is nothing to show."""
 
 
-def signal_to_noise(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+def signal_to_noise(results: RunResults) -> Table | None:
     """What each defense left of the update, and the size of what is sent."""
-    path = run / "signals.parquet"
-    rows = read_rows(path, SignalRow) if path.exists() else []
-    mine = [row for row in rows if row.cell in cells]
-    return signal_table(mine, settings(cells, {})) if mine else None
+    rows = results.signals
+    return signal_table(rows, settings(results.cells, {})) if rows else None
 
 
-def norms_by_class(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+def norms_by_class(results: RunResults) -> Table | None:
     """Mean norm of the updates of each class."""
-    path = run / "updates.parquet"
-    return class_norms(read_rows(path, UpdateRow), cells) if path.exists() else None
+    return class_norms(results.updates, results.cells)
 
 
-def rank_lights(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+def rank_lights(results: RunResults) -> Table | None:
     """Whether exact attacks can work; None before ``fedsim limits`` was run."""
-    limits, labels = _limits(run, cells)
-    return rank_table(limits.ranks, labels) if limits.ranks else None
+    ranks = results.limits.ranks if results.limits else ()
+    return rank_table(ranks, _settings(results)) if ranks else None
 
 
-def success_bounds(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+def success_bounds(results: RunResults) -> Table | None:
     """Largest chance of a right guess under differential privacy."""
-    limits, labels = _limits(run, cells)
-    return success_table(limits.successes, labels) if limits.successes else None
+    successes = results.limits.successes if results.limits else ()
+    return success_table(successes, _settings(results)) if successes else None
 
 
-def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, Mapping[str, str]]:
-    """Limits of the cells, none without ``limits.json``, and the setting of each cell."""
-    path = run / "limits.json"
-    if not path.exists():
-        return LimitsRecord(ranks=(), successes=(), budgets=()), {}
-    record = read_record(path, LimitsRecord)
-    here = LimitsRecord(
-        ranks=tuple(rank for rank in record.ranks if rank.cell in cells),
-        successes=tuple(success for success in record.successes if success.cell in cells),
-        budgets=(),
-    )
-    runs = {limit.cell: limit.run for limit in (*here.ranks, *here.successes)}
-    return here, settings({name: cells[name] for name in runs}, runs)
+def _settings(results: RunResults) -> Mapping[str, str]:
+    """The setting of each cell with a rank or a chance; limits are those of the first seed."""
+    limits = (*results.limits.ranks, *results.limits.successes) if results.limits else ()
+    runs = {limit.cell: limit.run for limit in limits}
+    return settings({name: results.cells[name] for name in runs}, runs)
 
 
 APPENDIX: dict[str, Maker] = {
@@ -79,9 +65,9 @@ APPENDIX: dict[str, Maker] = {
 """Heading on the page -> the function that makes the table."""
 
 
-def appendix(run: Path, cells: Mapping[str, CellConfig], stem: str) -> dict[str, Table]:
+def appendix(results: RunResults, stem: str) -> dict[str, Table]:
     """Heading -> table, for one chapter; ``stem`` is the prefix of the tables' names."""
-    tables = {heading: make(run, cells) for heading, make in APPENDIX.items()}
+    tables = {heading: make(results) for heading, make in APPENDIX.items()}
     return {
         heading: named([table], stem)[table.name]
         for heading, table in tables.items()
@@ -143,7 +129,7 @@ def class_norms(rows: Iterable[UpdateRow], cells: Mapping[str, CellConfig]) -> T
     If there are many classes, only those with the shortest and the longest updates are shown.
     """
     labels = settings(cells, {})
-    labelled = [row for row in rows if row.label is not None and row.cell in cells]
+    labelled = [row for row in rows if row.label is not None]
     if not labelled:
         return None
     updates = frame(labelled, UpdateRow).assign(

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import SEEN, Finding, inferred
-from experiments.bounds.audit import AuditRecord, AuditRow
+from experiments.bounds.audit import AuditRow
 from experiments.report.answers import names
 from experiments.report.naming import named_place
+from experiments.report.run_results import RunResults
 from experiments.report.tables import Number
-from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import cell_defense, defense_name
 from experiments.wording.names import natural, settings, show, title
-from fedsim.cell import CellConfig
-from fedsim.files import read_record
-from fedsim.records import FRESH_ROW, OTHER_CLIENT, ScoreRow
+from fedsim.records import FRESH_ROW, OTHER_CLIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +61,18 @@ class _Known:
         return bool(seen) and not any(finding.tells or finding.lost for finding in seen)
 
 
-def beyond(section: TaskFindings, run: Path, cells: Mapping[str, CellConfig]) -> list[Inferences]:
+def beyond(section: TaskFindings, results: RunResults) -> list[Inferences]:
     """By setting and defense; empty without inferred membership, properties or an audit."""
-    labels = settings(cells, {})
-    findings: list[Finding] = []
-    for kind in ("membership", "properties"):
-        path = run / f"{kind}.parquet"
-        rows = read_rows(path, ScoreRow) if path.exists() else []
-        findings += inferred([row for row in rows if row.cell in cells], labels, cells)
+    cells, labels = results.cells, settings(results.cells, {})
+    findings = [
+        finding
+        for rows in (results.members, results.properties)
+        for finding in inferred(rows, labels, cells)
+    ]
     audits: dict[tuple[str, str], list[AuditRow]] = {}
-    path = run / "audit.json"
-    for row in read_record(path, AuditRecord).rows if path.exists() else ():
-        if row.cell in cells:
-            key = labels[row.cell], defense_name(row.defense, row.defense_options)
-            audits.setdefault(key, []).append(row)
+    for row in results.audits:
+        key = labels[row.cell], defense_name(row.defense, row.defense_options)
+        audits.setdefault(key, []).append(row)
     known = _Known(section, findings, audits)
     places = {(labels[name], cell_defense(cell)) for name, cell in cells.items()}
     by_place = [_inferences(known, *place) for place in sorted(places, key=_order)]

@@ -87,12 +87,18 @@ class Bracket:
         return f"{show(self.limit.nats)} nats: {self.limit.source}"
 
 
-def budgets(run: Path, cells: Mapping[str, CellConfig]) -> dict[str, BudgetLimit]:
+def read_limits(run: Path) -> LimitsRecord | None:
+    """What ``fedsim limits`` wrote; None before it was run."""
+    path = run / "limits.json"
+    return read_record(path, LimitsRecord) if path.exists() else None
+
+
+def budgets(
+    run: Path, cells: Mapping[str, CellConfig], limits: LimitsRecord | None
+) -> dict[str, BudgetLimit]:
     """Cell -> its budget: of ``fedsim limits`` if it was run, else what the options say alone."""
-    path, computed = run / "limits.json", dict[str, BudgetLimit]()
-    if path.exists():
-        listed = read_record(path, LimitsRecord).budgets
-        computed = {limit.cell: limit for limit in listed if limit.cell in cells}
+    listed = limits.budgets if limits else ()
+    computed = {limit.cell: limit for limit in listed if limit.cell in cells}
     declared = {name: _declared(run, name, config) for name, config in cells.items()}
     return {name: limit for name, limit in declared.items() if limit is not None} | computed
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.analysis.findings import Leakage, Result, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
-from experiments.bounds.records import BudgetLimit
 from experiments.report.answers import SectionAnswer, answers
 from experiments.report.appendix import appendix
 from experiments.report.beyond import Inferences, beyond, inferences_of
 from experiments.report.brackets import Bracket, brackets
+from experiments.report.costs import costs
 from experiments.report.curves import curves
 from experiments.report.figures import INK, Figure, panel
 from experiments.report.first_screen import changes, worst
@@ -24,13 +25,11 @@ from experiments.report.limit_tables import budget_table
 from experiments.report.lineup import Lineup, lineups
 from experiments.report.naming import attack_label, named_place, place_of, unit_of_main
 from experiments.report.pareto import pictures
-from experiments.report.recovered_rows import union_figures, union_table, unions
+from experiments.report.recovered_rows import RecoveredRows, union_figures, union_table, unions
 from experiments.report.result_tables import tables, tradeoff_tables, trend
+from experiments.report.run_results import RunResults
 from experiments.report.tables import Table, named
 from experiments.report.verdict_tables import defense_table, verdict_tables
-from experiments.stages.coverage import Coverage
-from experiments.stages.gallery import Shown
-from experiments.stages.updates import UpdateRow
 from experiments.wording.names import natural, option, settings, show, swept, title
 from experiments.wording.prose import capital
 from experiments.wording.threat import ThreatModel, threat_model
@@ -47,55 +46,84 @@ MANY = 4
 """From so many defenses on a picture of what utility buys tells more than their table."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chapter:
-    """One section of the page.
+    """One section of the page; each part of it is made when it is first asked for.
 
     Attributes:
-        anchor: of its heading; begins the names of its files.
-        seeds: of the cells that were attacked, or of all where none was.
-        tables: by kind.
-        brief: those that are written for all tasks together, by kind.
-        extras: by heading.
-        inferences: by setting and defense, where more was inferred or epsilon was audited.
-        brackets: what attacks reached and what none can, where the latter is known.
-        worst: the victim of whom most came back; empty where no example may be named.
-        changes: what would change the answer.
+        number: from 1.
+        section: what was found.
+        results: of the cells of the section.
+        full: show what is shown in full only.
     """
 
-    anchor: str
+    number: int
     section: TaskFindings
-    threat: ThreatModel
-    seeds: frozenset[int]
-    answers: list[SectionAnswer]
-    lineups: list[Lineup]
-    strips: list[Strip]
-    tables: dict[str, Table]
-    brief: dict[str, Table]
-    extras: dict[str, Table]
-    pictures: list[Figure]
-    heatmaps: list[Figure]
-    figures: list[Figure]
-    unions: list[Figure]
-    inferences: list[Inferences]
-    brackets: dict[DefenseInSetting, Bracket]
-    worst: str
-    changes: list[str]
+    results: RunResults
+    full: bool
+
+    @cached_property
+    def anchor(self) -> str:
+        """Of its heading; begins the names of its files."""
+        names = (Path(self.section.dataset).name, Path(self.section.model).name)
+        return slug(f"{self.number} {' '.join(names)} {self.section.protocol}")
 
     @property
     def heading(self) -> str:
         """Task, data set, model and protocol."""
-        section = self.section
-        return f"{capital(title(section.task))}: {place_of(section)}"
-
-    def inferences_of(self, place: DefenseInSetting) -> Inferences | None:
-        """What else is known of a defense."""
-        return inferences_of(self.inferences, place)
+        return f"{capital(title(self.section.task))}: {place_of(self.section)}"
 
     @property
     def judged(self) -> bool:
         """Whether the page speaks of rows: some were attacked, or nothing else was inferred."""
         return bool(self.section.results or not self.inferences)
+
+    @property
+    def seeds(self) -> frozenset[int]:
+        """Of the cells that were attacked, or of all where none was."""
+        cells = self.results.cells.values()
+        return frozenset(cell.seed for cell in cells if cell.capture.enabled) or frozenset(
+            cell.seed for cell in cells
+        )
+
+    @cached_property
+    def threat(self) -> ThreatModel:
+        """Who attacked, and what was simulated."""
+        return threat_model(list(self.results.cells.values()))
+
+    @cached_property
+    def answers(self) -> list[SectionAnswer]:
+        """The answer in each setting."""
+        return answers(self.section)
+
+    @cached_property
+    def worst(self) -> str:
+        """The victim of whom most came back; empty where no example may be named."""
+        return worst(self.section, self.results.examples)
+
+    @cached_property
+    def changes(self) -> list[str]:
+        """What would change the answer."""
+        return list(changes(self.section, self.brackets))
+
+    @property
+    def costs(self) -> list[str]:
+        """What each defense costs."""
+        return costs(self.section)
+
+    @cached_property
+    def brackets(self) -> dict[DefenseInSetting, Bracket]:
+        """What attacks reached and what none can, where the latter is known."""
+        return brackets(self.section, self.results.budgets)
+
+    @cached_property
+    def inferences(self) -> list[Inferences]:
+        """By setting and defense, where more was inferred or epsilon was audited."""
+        return beyond(self.section, self.results)
+
+    def inferences_of(self, place: DefenseInSetting) -> Inferences | None:
+        """What else is known of a defense."""
+        return inferences_of(self.inferences, place)
 
     @property
     def groups(self) -> list[list[Result]]:
@@ -105,88 +133,86 @@ class Chapter:
             by_place.setdefault(result.place, []).append(result)
         return list(by_place.values())
 
+    @cached_property
+    def lineups(self) -> list[Lineup]:
+        """The same victims under each defense."""
+        return lineups(self.section, self.results.examples, self.results.cells)
+
+    @cached_property
+    def strips(self) -> list[Strip]:
+        """Examples of each attack, in full only."""
+        return strips(self.section, self.results.examples) if self.full else []
+
+    @cached_property
+    def tables(self) -> dict[str, Table]:
+        """By kind."""
+        section = self.section
+        made = (
+            *verdict_tables(section),
+            *tradeoff_tables(section),
+            *tables(section),
+            trend(section, self.results.updates),
+            union_table(section, self._recovered),
+        )
+        return named(made, self.anchor)
+
+    @cached_property
+    def extras(self) -> dict[str, Table]:
+        """The tables at the end by heading: in full, or once ``fedsim limits`` was run."""
+        if not self.full and self.results.limits is None:
+            return {}
+        made = dict(appendix(self.results, self.anchor))
+        if self.brackets:
+            bounds = budget_table(self.brackets.values(), settings(self.results.cells, {}))
+            heading = "How close a reconstruction can come"
+            made[heading] = named([bounds], self.anchor)[bounds.name]
+        return made
+
     @property
-    def all_figures(self) -> list[Figure]:
-        """Those of all kinds."""
-        return [*self.pictures, *self.heatmaps, *self.figures, *self.unions]
+    def brief(self) -> dict[str, Table]:
+        """The tables that are written for all tasks together, by kind."""
+        defenses = defense_table(self.section, self.inferences, self.brackets)
+        extras = {
+            table.name.removeprefix(f"{self.anchor}-"): table for table in self.extras.values()
+        }
+        return {"defenses": defenses} | {kind: self.tables[kind] for kind in BRIEF} | extras
 
     @property
     def all_tables(self) -> list[Table]:
         """Those of all kinds."""
         return [*self.tables.values(), *self.extras.values()]
 
+    @cached_property
+    def pictures(self) -> list[Figure]:
+        """What utility buys: in full, or where there are many defenses."""
+        shown = self.full or len(self.section.evidence.verdicts) >= MANY
+        return pictures(self.section, f"{self.anchor}-pareto") if shown else []
 
-def chapter(
-    number: int,
-    section: TaskFindings,
-    run: Path,
-    cells: dict[str, CellConfig],
-    limits: Mapping[str, BudgetLimit],
-    coverage: Sequence[Coverage],
-    updates: Sequence[UpdateRow],
-    examples: Sequence[Shown],
-    *,
-    full: bool,
-) -> Chapter:
-    """Everything about one section, drawn and in sentences.
+    @cached_property
+    def heatmaps(self) -> list[Figure]:
+        """Of two swept options."""
+        return heatmaps(self.section, self.results.cells, f"{self.anchor}-sweep")
 
-    Args:
-        number: of the chapter, from 1.
-        section: what was found.
-        run: the run folder.
-        cells: every cell of the run.
-        limits: what replies tell at most, by cell.
-        coverage: what was recovered by round.
-        updates: what clients sent.
-        examples: those to choose from, none where the page is redacted.
-        full: show what is shown in full only.
-    """
-    mine = {name: cells[name] for name in section.cells}
-    names = (Path(section.dataset).name, Path(section.model).name, section.protocol)
-    stem = slug(f"{number} {' '.join(names)}")
-    recovered = unions(section, coverage)
-    by_kind = named(
-        (
-            *verdict_tables(section),
-            *tradeoff_tables(section),
-            *tables(section),
-            trend(section, updates),
-            union_table(section, recovered),
-        ),
-        stem,
-    )
-    many = len(section.evidence.verdicts) >= MANY
-    shown = full or (run / "limits.json").exists()
-    known = brackets(section, limits)
-    others = appendix(run, mine, stem) if shown else {}
-    if shown and known:
-        bounds = budget_table(known.values(), settings(mine, {}))
-        others |= {"How close a reconstruction can come": named([bounds], stem)[bounds.name]}
-    named_others = {t.name.removeprefix(f"{stem}-"): t for t in others.values()}
-    inferences = beyond(section, run, mine)
-    seeds = {cell.seed for cell in mine.values() if cell.capture.enabled}
-    return Chapter(
-        anchor=stem,
-        section=section,
-        threat=threat_model(list(mine.values())),
-        seeds=frozenset(seeds or {cell.seed for cell in mine.values()}),
-        answers=answers(section),
-        lineups=lineups(section, examples, mine),
-        strips=strips(section, examples) if full else [],
-        tables=by_kind,
-        brief={"defenses": defense_table(section, inferences, known)}
-        | {k: by_kind[k] for k in BRIEF}
-        | named_others,
-        extras=others,
-        pictures=pictures(section, f"{stem}-pareto") if full or many else [],
-        heatmaps=heatmaps(section, mine, f"{stem}-sweep"),
-        figures=curves(section, f"{stem}-rounds", None if full else (section.main,)),
-        unions=union_figures(section, recovered, f"{stem}-coverage"),
-        inferences=inferences,
-        brackets=known,
-        worst=worst(section, examples),
-        changes=list(changes(section, known)),
-    )
+    @cached_property
+    def figures(self) -> list[Figure]:
+        """Leakage and utility by round."""
+        return curves(
+            self.section, f"{self.anchor}-rounds", None if self.full else (self.section.main,)
+        )
+
+    @cached_property
+    def unions(self) -> list[Figure]:
+        """Rows recovered so far, by round."""
+        return union_figures(self.section, self._recovered, f"{self.anchor}-coverage")
+
+    @cached_property
+    def _recovered(self) -> list[RecoveredRows]:
+        return unions(self.section, self.results.coverage)
+
+    @property
+    def all_figures(self) -> list[Figure]:
+        """Those of all kinds."""
+        return [*self.pictures, *self.heatmaps, *self.figures, *self.unions]
 
 
 def slug(text: str) -> str:

@@ -17,13 +17,14 @@ from experiments.preview.catalog import CATALOGS
 from experiments.report import templates
 from experiments.report.answers import certainty, overall
 from experiments.report.chapter import Chapter
-from experiments.report.costs import costs
 from experiments.report.figures import INK
+from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.gallery import data_uri, mark, words
 from experiments.report.glossary import glossary, metric_terms
 from experiments.report.naming import attack_label, attack_name, shown_metrics, unit_of
 from experiments.report.numbers import label_accuracy, null_of, number, reached, useful
 from experiments.report.reasons import phrases
+from experiments.report.run_results import RunResults
 from experiments.report.statements import shade, word_of
 from experiments.report.tables import text_of
 from experiments.report.templates import Binder
@@ -31,7 +32,8 @@ from experiments.report.verdict_tables import rule
 from experiments.wording.defense_names import defense_name, family, short_options
 from experiments.wording.names import natural, options, show, title, utility_unit
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE
-from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow, shown
+from fedsim.records import PRIOR_ONLY, STATUSES, shown
+from fedsim.redaction import redacted
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -62,23 +64,23 @@ _SURE = "Brackets hold 95 % intervals over clients, bounds on epsilon hold with 
 
 
 def render(
-    rows: Sequence[ScoreRow],
+    results: RunResults,
     chapters: Sequence[Chapter],
     *,
     full: bool,
     redact: bool,
-    **values: object,
+    folder: str,
 ) -> str:
     """The page.
 
     Args:
-        rows: every score.
+        results: of the run.
         chapters: what to say.
         full: show every table and guess, and explain every term.
         redact: say that private examples were left out.
-        values: what else the template needs.
+        folder: name of the one that the page stands in.
     """
-    pages, classes = environment(), metric_classes()
+    pages, classes, provenance = environment(), metric_classes(), results.provenance
     common, apart = simulated(chapters)
     front = next((picture for chapter in chapters for picture in chapter.pictures), None)
     part = pages.get_template("chapter.html.j2")
@@ -95,12 +97,13 @@ def render(
         if judged
         else _SURE,
     }
-    costing = [(chapter.heading, costs(chapter.section)) for chapter in chapters]
+    costing = [(chapter.heading, chapter.costs) for chapter in chapters]
     text = f"{_visible(body)} {' '.join(top.values())}"
     shown = {metric for section in sections for metric in shown_metrics(section)}
-    metrics = {row.metric for row in rows} if full else shown
+    scored = [result for section in sections for result in section.results]
+    metrics = {metric for result in scored for metric in result.leakage} if full else shown
     said = CATALOGS["attacks"]()
-    attacked = dict.fromkeys(row.attack for row in rows if row.attack != PRIOR_ONLY)
+    attacked = {result.attack for result in scored} - {PRIOR_ONLY}
     return pages.get_template("report.html.j2").render(
         front=front,
         body=Markup(body),  # rendered with escaping above
@@ -118,13 +121,25 @@ def render(
             *((title(name), said[name].replace("``", "")) for name in said if name in attacked),
             *metric_terms(classes, metrics, full=full),
         ],
-        attacks=sorted({(row.attack, row.attack_options) for row in rows}),
+        attacks=sorted({(result.attack, result.attack_options) for result in scored}),
         defenses=sorted(
-            {(defense_name(*key), key.defense_options) for key in {r.defense_key for r in rows}},
+            {
+                (defense_name(result.defense, result.defense_options), result.defense_options)
+                for result in scored
+            },
             key=lambda pair: natural(pair[0]),
         ),
         **top,
-        **values,
+        name=results.name,
+        folder=folder,
+        partial=results.partial,
+        cover=[(key, redacted(value)) for key, value in cover(provenance)],
+        cost=cost(provenance),
+        provenance=[
+            (key, redacted(value)) for key, value in provenance_lines(provenance, full=full)
+        ],
+        experiment=redacted(results.experiment),
+        limited=results.limits is not None,
     )
 
 

@@ -1,33 +1,21 @@
-"""The report of a run: one page that opens from disk, tables, figures and ``summary.json``."""
+"""The report of a run: one page that opens from disk, tables and figures."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.analysis.findings import Findings, Problem, TaskFindings
-from experiments.analysis.summary import summarise
+from experiments.analysis.findings import Problem, TaskFindings
 from experiments.console import Console
-from experiments.plan.folder import read_provenance, read_rules, run_name
-from experiments.report.brackets import bounded_by, budgets
-from experiments.report.chapter import Chapter, chapter
-from experiments.report.footer import cost, cover, provenance_lines
+from experiments.report.chapter import Chapter
 from experiments.report.page import render
+from experiments.report.run_results import read_results
 from experiments.report.tables import Table, to_csv, write_table
-from experiments.stages.coverage import Coverage
-from experiments.stages.gallery import read_gallery
-from experiments.stages.progress import scored_progress
-from experiments.stages.rows import read_rows
-from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
-from fedsim.cell import CellConfig
-from fedsim.errors import StoreError
-from fedsim.files import read_record, read_text, write_bytes
+from fedsim.files import write_bytes
 from fedsim.plain_files import make_private
-from fedsim.records import ScoreRow, UtilityRow
 from fedsim.redaction import redacted
 
 WHERE = ("task", "dataset", "model", "protocol")
@@ -39,7 +27,7 @@ PAGES = {False: "index.html", True: "full.html"}
 def write_report(
     run: Path, *, redact: bool = False, full: bool = False, console: Console | None = None
 ) -> Path:
-    """Write ``summary.json`` and ``report/`` of a run folder; returns the page.
+    """Write ``report/`` of a run folder, whose ``summary.json`` is there; returns the page.
 
     The page holds private rows as the gallery does, and is its owner's alone as well.
 
@@ -55,66 +43,25 @@ def write_report(
         StoreError: a file of the run is missing or cannot be read.
     """
     console = console or Console(quiet=True)
-    console.expect("report", 3)
-    provenance = read_provenance(run)
-    partial = str(scored_progress(run))
-    footer = {
-        "cost": cost(provenance),
-        "cover": [(k, redacted(v)) for k, v in cover(provenance)],
-        "partial": partial,
-        "experiment": redacted(read_text(run / "experiment.toml")),
-        "limited": (run / "limits.json").exists(),
-    }
-    if not (run / "signals.parquet").is_file():  # read where the chapters show it
-        raise StoreError(f"{run / 'signals.parquet'}: the file is missing. Run fedsim score again.")
-    rows = read_rows(run / "scores.parquet", ScoreRow)
-    utility = read_rows(run / "utility.parquet", UtilityRow)
-    cells = {
-        name: read_record(run / name / "cell.json", CellConfig)
-        for name in sorted({row.cell for row in rows} | {row.cell for row in utility})
-    }
-    coverage = read_rows(run / "coverage.parquet", Coverage)
-    updates = read_rows(run / "updates.parquet", UpdateRow)
-    membership = run / "membership.parquet"
-    limits = budgets(run, cells)
-    summary = summarise(
-        rows,
-        utility,
-        cells,
-        rules=read_rules(run),
-        membership=read_rows(membership, ScoreRow) if membership.exists() else (),
-        bounded=bounded_by(limits),
-    )
-    write_bytes(run / "summary.json", canonical(summary))
-    console.advance("report", "numbers")
-    sections = (
-        [_unexplained(section) for section in summary.sections] if redact else summary.sections
-    )
-    shown = [] if redact else read_gallery(run)
+    results = read_results(run, examples=not redact)
+    sections = results.findings.sections
+    if redact:
+        sections = tuple(_unexplained(section) for section in sections)
     folder = run / ("redacted" if redact else "report")
     if not redact:
         make_private(folder)
     for whole in (False, True) if full else (False,):
         chapters = [
-            chapter(number, section, run, cells, limits, coverage, updates, shown, full=whole)
+            Chapter(number, section, results.of(section.cells), full=whole)
             for number, section in enumerate(sections, 1)
         ]
-        body = render(
-            rows,
-            chapters,
-            full=whole,
-            redact=redact,
-            name=run_name(run),
-            folder=folder.name,
-            provenance=[(k, redacted(v)) for k, v in provenance_lines(provenance, full=whole)],
-            **footer,
-        )
+        body = render(results, chapters, full=whole, redact=redact, folder=folder.name)
         page = folder / PAGES[whole]
         write_bytes(page, (redacted(body) if redact else body).encode(), private=not redact)
     if not full:
         (folder / PAGES[True]).unlink(missing_ok=True)  # it would be of an earlier report
     console.advance("report", "page")
-    _write_files(folder, chapters, partial, full=full, redact=redact)
+    _write_files(folder, chapters, results.partial, full=full, redact=redact)
     console.advance("report", "tables and figures")
     return page
 
@@ -130,14 +77,6 @@ def _unexplained(section: TaskFindings) -> TaskFindings:
         counts = [Problem(status=name, reason="", jobs=count) for name, count in jobs.items()]
         results.append(result.model_copy(update={"problems": tuple(counts)}))
     return section.model_copy(update={"results": tuple(results)})
-
-
-def canonical(summary: Findings) -> bytes:
-    """Sealed strict JSON with sorted keys: equal summaries give equal bytes."""
-    text = json.dumps(json.loads(summary.model_dump_json()), sort_keys=True)
-    ordered = Findings.model_validate_json(text)  # as a reader has it, whose hash must be the same
-    data = json.loads(ordered.sealed().model_dump_json())
-    return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def _write_files(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from attacks.scheduling.ledger import read_ledger
-from experiments.plan.folder import Run, read_provenance
+from experiments.plan.folder import Run
 from experiments.stages.attack import jobs
 from experiments.stages.integrity import check_cell
 from fedsim.capture import read_keyed
@@ -65,6 +65,6 @@ def progress(run: Run) -> JobCounts:
     return JobCounts(settled, planned)
 
 
-def scored_progress(root: Path) -> JobCounts:
+def scored_progress(provenance: Mapping[str, Any]) -> JobCounts:
     """As it was when the run was scored; older runs were scored whole."""
-    return JobCounts(**(read_provenance(root).get("jobs") or {"settled": 0, "planned": 0}))
+    return JobCounts(**(provenance.get("jobs") or {"settled": 0, "planned": 0}))

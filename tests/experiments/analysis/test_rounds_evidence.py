@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -19,13 +16,13 @@ from experiments.report.recovered_rows import union_figures, union_table, unions
 from experiments.report.result_tables import trend
 from experiments.report.tables import Number, Table
 from experiments.stages.coverage import Coverage, coverage
-from experiments.stages.rows import write_rows
+from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow, norm_of
 from fedsim.capture import CaptureKey, Observation
-from fedsim.files import write_json
 from fedsim.knowledge import Knowledge
 from fedsim.records import ScoreRow
 from tests.experiments.analysis.cases import cell, only_section, row
+from tests.experiments.report.cases import results_of
 
 EXACT, WRONG = 1e-9, 0.02
 
@@ -101,47 +98,46 @@ def test_the_norm_is_that_of_the_whole_update() -> None:
 def test_tables_of_other_parts_are_named_by_their_chapter(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table("signals", "How loud.", ("cell",), (("c0",),))
     cells = {"c0": cell()}
-    monkeypatch.setitem(APPENDIX, "Signal", lambda run, given: table if "c0" in given else None)
-    assert appendix(Path("run"), cells, "1-x")["Signal"].name == "1-x-signals"
-    assert "Signal" not in appendix(Path("run"), {}, "1-x")
+    monkeypatch.setitem(APPENDIX, "Signal", lambda given: table if "c0" in given.cells else None)
+    assert appendix(results_of(cells), "1-x")["Signal"].name == "1-x-signals"
+    assert "Signal" not in appendix(results_of({}), "1-x")
 
 
-def test_signals_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
-    assert appendix(tmp_path, {"c0": cell()}, "1-x") == {}
+def test_signals_stand_in_the_chapter_of_their_cells() -> None:
+    cells = {"c0": cell(), "c1": cell()}
+    assert appendix(results_of(cells), "1-x") == {}
     common = {"seed": 0, "defense": "sign", "defense_options": "{}", "round": 1, "client": 0}
     parts = {"signal": 3.0, "lowest": 1.0, "middle": 2.0, "highest": 4.0, "weakest": "a"}
     sizes = {"bytes": 512, "dense": 1024, "probe": "none"}
-    line = {name: [value] for name, value in {**common, **parts, **sizes}.items()}
-    pq.write_table(pa.table({"cell": ["c0"], **line}), tmp_path / "signals.parquet")
-    table = appendix(tmp_path, {"c0": cell()}, "1-x")["Signal and noise"]
+    results = results_of(cells, signals=[SignalRow(cell="c0", **common, **parts, **sizes)])
+    table = appendix(results.of(["c0"]), "1-x")["Signal and noise"]
     assert table.rows[0][:2] == ("sign", 1)
-    assert appendix(tmp_path, {"c1": cell()}, "1-x") == {}
+    assert appendix(results.of(["c1"]), "1-x") == {}
 
 
-def test_norms_by_class_are_of_single_examples(tmp_path: Path) -> None:
+def test_norms_by_class_are_of_single_examples() -> None:
     norms = ((0, 2.0, 7), (1, 4.0, 7), (2, 1.0, 3), (3, 9.0, None))
     rows = [
         UpdateRow(cell="c0", round=1, client=client, norm=norm, label=label)
         for client, norm, label in norms
     ]
-    write_rows(tmp_path / "updates.parquet", UpdateRow, rows)
-    table = appendix(tmp_path, {"c0": cell()}, "1-x")["Updates by class"]
+    table = appendix(results_of({"c0": cell()}, updates=rows), "1-x")["Updates by class"]
     assert table.columns[-3:] == ("updates", "class 3", "class 7")
     assert table.rows[0][-3:] == (3, Number(1.0), Number(3.0))
-    write_rows(tmp_path / "updates.parquet", UpdateRow, rows[3:])
-    assert appendix(tmp_path, {"c0": cell()}, "1-x") == {}
+    assert appendix(results_of({"c0": cell()}, updates=rows[3:]), "1-x") == {}
 
 
-def test_limits_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
+def test_limits_stand_in_the_chapter_of_their_cells() -> None:
     who = {"run": "r", "defense": "sign", "defense_options": "{}"}
     feasibility = Feasibility("red", "tokens", (9, 4, 5), 3, "3 of 3 replies hold more")
     ranks = tuple(
         RankLimit(**who, cell=name, attack="span", feasibility=feasibility)
         for name in ("c0", "gone")
     )
-    write_json(tmp_path / "limits.json", LimitsRecord(ranks=ranks, successes=(), budgets=()))
+    limits = LimitsRecord(ranks=ranks, successes=(), budgets=())
+    results = results_of({"c0": cell(0), "c1": cell(1), "gone": cell(2)}, limits=limits)
     # c1 differs in its seed alone, and limits are those of the first one.
-    (table,) = appendix(tmp_path, {"c0": cell(0), "c1": cell(1)}, "1-x").values()
+    (table,) = appendix(results.of(["c0", "c1"]), "1-x").values()
     assert table.name == "1-x-limits-ranks"
     assert table.rows == (("sign", "span", "red", "tokens", 5, 9, 3, "3 of 3 replies hold more"),)
-    assert appendix(tmp_path, {"c1": cell(1)}, "1-x") == {}
+    assert appendix(results.of(["c1"]), "1-x") == {}

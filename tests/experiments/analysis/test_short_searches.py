@@ -8,6 +8,7 @@ from experiments.analysis.findings import Findings
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
 from experiments.report.beyond import beyond
+from experiments.report.run_results import read_results
 from fedsim.files import read_record
 from tests.apps.cases import IMAGES, TEXT, Make
 
@@ -47,10 +48,10 @@ def test_three_members_beside_four_rows_hide_no_member(make_run: Make) -> None:
     )
     execute(run, STAGES, quiet=True)
     (section,) = read_record(run.root / "summary.json", Findings).sections
-    told = beyond(section, run.root, {cell.name: cell.config for cell in run.cells})
-    assert [one.defense for one in told] == ["none", "Gaussian noise (std=0.01)"]
-    for one in told:
-        sentences = dict(one.sentences)
+    inferences = beyond(section, read_results(run.root, examples=False))
+    assert [known.defense for known in inferences] == ["none", "Gaussian noise (std=0.01)"]
+    for known in inferences:
+        sentences = dict(known.sentences)
         assert sentences["Members"].startswith("not shown to be told from fresh rows")
         assert sentences["What would change it"].startswith("a stronger attack, or more than")
     assert all(verdict.word == "not attacked" for verdict in section.evidence.verdicts)

@@ -14,8 +14,8 @@ from experiments.report.curves import curves, running_mean, smoothed, window
 from experiments.report.figures import INK, strokes
 from experiments.report.naming import attack_name
 from experiments.report.page import outcomes, scope, trained
-from experiments.report.report import canonical
 from experiments.report.result_tables import headline, leakage, problems
+from experiments.report.summary_file import canonical
 from experiments.report.tables import Number, to_csv
 from experiments.wording.threat import threat_model
 from fedsim.cell import AuxiliaryConfig, CaptureConfig

@@ -166,7 +166,7 @@ def test_a_page_bounds_what_options_alone_tell(effect: float, make_run: Make, sa
     execute(run, ("attack", "score", "report"), quiet=True)
     (section,) = read_record(run.root / "summary.json", Findings).sections
     words = {verdict.defense_options: verdict.word for verdict in section.evidence.verdicts}
-    known = budgets(run.root, {cell.name: cell.config for cell in run.cells})
+    known = budgets(run.root, {cell.name: cell.config for cell in run.cells}, None)
     assert [one.nats for one in known.values()] == [0.5, 1 / 800]
     both = brackets(section, known)
     assert [one.most is None for one in both.values()] == [False, False]

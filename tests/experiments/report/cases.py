@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.analysis.evidence import Clients, Reached, SectionEvidence, Verdict, Word
 from experiments.analysis.findings import (
+    Findings,
     Leakage,
     Problem,
     Result,
@@ -13,7 +15,19 @@ from experiments.analysis.findings import (
     TaskFindings,
 )
 from experiments.analysis.statistics import Difference, Estimate, Share
+from experiments.report.run_results import RunResults
+from fedsim.cell import CellConfig
 from fedsim.records import STATUSES, AttackKey, Modality
+
+
+def results_of(cells: Mapping[str, CellConfig], **given: Any) -> RunResults:
+    """What a run came to of which only the given is known."""
+    rows = ("members", "properties", "coverage", "updates", "signals", "audits", "examples")
+    nothing: dict[str, Any] = dict.fromkeys(rows, ())
+    nothing |= {"name": "run", "experiment": "", "provenance": {}, "partial": ""}
+    nothing |= {"findings": Findings(sections=()), "limits": None, "budgets": {}}
+    return RunResults(**nothing | {"cells": cells} | given)
+
 
 DLG = AttackKey(attack="dlg", attack_options="{}", adaptive=False)
 

@@ -1,20 +1,18 @@
 """The sentences that stand on one page beside the verdicts on rows."""
 
-from pathlib import Path
-
 import pytest
 
 from experiments.analysis.summary import summarise
-from experiments.bounds.audit import AuditRecord, AuditRow
+from experiments.bounds.audit import AuditRow
 from experiments.report.beyond import beyond
+from experiments.report.run_results import RunResults
 from experiments.report.tables import Number
-from experiments.stages.rows import write_rows
 from fedsim.cell import CandidatesConfig, CaptureConfig, CellConfig, TaskConfig
 from fedsim.federation import FederationConfig
-from fedsim.files import write_json
 from fedsim.records import ScoreRow
 from fedsim.server_knows import ServerKnows
 from tests.experiments.analysis.membership_rows import row
+from tests.experiments.report.cases import results_of
 
 DP = {"name": "dp_sgd", "clip": 1.0, "epsilon": 4.0}
 CELLS = {
@@ -41,24 +39,22 @@ def members(cell: str, value: float, **changes: object) -> list[ScoreRow]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def results() -> RunResults:
     rows = [
         *members("bare", 0.97),
         *members("bare", 0.9, metric="membership_tpr_1"),
         *members("bare", 0.49, control="fresh_row"),
         *members("private", 0.49),
     ]
-    write_rows(tmp_path / "membership.parquet", ScoreRow, rows)
     words = {"attack": "properties", "attack_options": '{"of":"words"}'}
-    told = {"word_precision": 0.9, "word_recall": 0.4, "word_calibration": 0.03}
-    said = [member for k, v in told.items() for member in members("bare", v, metric=k, **words)]
+    shares = {"word_precision": 0.9, "word_recall": 0.4, "word_calibration": 0.03}
+    said = [member for k, v in shares.items() for member in members("bare", v, metric=k, **words)]
     off = {"attack": "properties", "attack_options": '{"of":"classes"}'}
     said += [
         *members("private", 0.1, metric="class_distance", **off),
         *members("private", 0.4, metric="class_distance", control="other_client", **off),
     ]
-    write_rows(tmp_path / "properties.parquet", ScoreRow, said)
-    audited = [
+    audits = [
         AuditRow(
             run="r",
             cell="private",
@@ -74,13 +70,12 @@ def run(tmp_path: Path) -> Path:
         )
         for number in (1, 2)
     ]
-    write_json(tmp_path / "audit.json", AuditRecord(rows=tuple(audited), skipped={}))
-    return tmp_path
+    return results_of(CELLS, members=rows, properties=said, audits=audits)
 
 
-def test_a_sentence_for_each_question(run: Path) -> None:
+def test_a_sentence_for_each_question(results: RunResults) -> None:
     (section,) = summarise([], [], CELLS).sections
-    bare, private = beyond(section, run, CELLS)
+    bare, private = beyond(section, results)
     assert (bare.defense, private.defense) == ("none", "DP-SGD (clip=1, ε=4)")
     assert private.epsilon == Number(4.0, "", 1.0, 4.0)
     assert bare.members is not None
@@ -114,16 +109,16 @@ def test_a_sentence_for_each_question(run: Path) -> None:
     ],
 )
 def test_no_member_is_called_hidden_where_a_job_failed_or_a_rate_tells(
-    rows: list[ScoreRow], tmp_path: Path
+    rows: list[ScoreRow],
 ) -> None:
-    write_rows(tmp_path / "membership.parquet", ScoreRow, [*members("bare", 0.97), *rows])
+    results = results_of(CELLS, members=[*members("bare", 0.97), *rows])
     (section,) = summarise([], [], CELLS).sections
-    bare, private = (dict(one.sentences) for one in beyond(section, tmp_path, CELLS))
+    bare, private = (dict(known.sentences) for known in beyond(section, results))
     assert bare["What would change it"].startswith("no defense is shown to hide")
     failed = {row.status for row in rows} != {"done"}
     assert ("6 of jobs that failed or were cut short" in private["Members"]) == failed
 
 
-def test_nothing_is_said_without_such_files(tmp_path: Path) -> None:
+def test_nothing_is_said_without_such_rows() -> None:
     (section,) = summarise([], [], CELLS).sections
-    assert beyond(section, tmp_path, CELLS) == []
+    assert beyond(section, results_of(CELLS)) == []

@@ -22,7 +22,8 @@ from matplotlib.figure import Figure as Canvas
 from experiments.analysis.summary import summarise
 from experiments.report.figures import frame_decibels
 from experiments.report.footer import provenance_lines, summary
-from experiments.report.report import PAGES, canonical, write_report
+from experiments.report.report import PAGES, write_report
+from experiments.report.summary_file import canonical, write_summary
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import Shown, ranks, write_gallery
 from experiments.stages.png import png
@@ -269,10 +270,15 @@ class Page(HTMLParser):
             self.text += data
 
 
+def judged_and_written(folder: Path) -> Path:
+    write_summary(folder)
+    return write_report(folder)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("report") / "quickstart")
-    assert write_report(folder) == folder / "report" / "index.html"
+    assert judged_and_written(folder) == folder / "report" / "index.html"
     return folder
 
 
@@ -500,23 +506,30 @@ def test_summary_has_the_same_bytes_whatever_the_order(run: Path, tmp_path: Path
 def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "training")
     write_rows(folder / "scores.parquet", ScoreRow, [])
-    text = " ".join(Page(write_report(folder).read_text("utf-8")).text.split())
+    text = " ".join(Page(judged_and_written(folder).read_text("utf-8")).text.split())
     assert "Training without attacks: nyu-mll/glue:cola, bert-base-uncased, FedAvg" in text
     assert "No attack was run." in text
     assert "Gaussian noise (std=0.01) 3 1 0.200 2.20 0.200 740,472" in text
     assert "No victim was scored, so nothing is known." in text
 
 
+@pytest.mark.parametrize("name", ["scores.parquet", "utility.parquet"])
+def test_a_missing_file_is_named_by_what_judges(name: str, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / name).unlink()
+    with pytest.raises(StoreError, match=re.escape(f"{folder / name}: the file is missing.")):
+        write_summary(folder)
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
-        "gallery/examples.parquet",
-        *("provenance.json", "experiment.toml"),
+        *("coverage.parquet", "updates.parquet", "signals.parquet", "gallery/examples.parquet"),
+        *("summary.json", "provenance.json", "experiment.toml"),
     ],
 )
-def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run")
+def test_a_missing_file_is_named_by_the_report(name: str, run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
     (folder / name).unlink()
     with pytest.raises(StoreError, match=re.escape(f"{folder / name}: the file is missing.")):
         write_report(folder)
@@ -527,7 +540,7 @@ def test_a_missing_cell_is_named(tmp_path: Path) -> None:
     lost = folder / "text-classification.none" / "cell.json"
     lost.unlink()
     with pytest.raises(StoreError, match=re.escape(f"{lost}: the file is missing.")):
-        write_report(folder)
+        write_summary(folder)
 
 
 def test_a_cut_table_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""What the page of a run is made of, read from the run's folder once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.analysis.findings import Findings
+from experiments.bounds.audit import AuditRecord, AuditRow
+from experiments.bounds.records import BudgetLimit, LimitsRecord
+from experiments.plan.folder import read_provenance, run_name
+from experiments.report.brackets import budgets, read_limits
+from experiments.stages.coverage import Coverage
+from experiments.stages.gallery import Shown, read_gallery
+from experiments.stages.progress import scored_progress
+from experiments.stages.rows import read_rows
+from experiments.stages.signals import SignalRow
+from experiments.stages.updates import UpdateRow
+from fedsim.cell import CellConfig
+from fedsim.files import read_record, read_text
+from fedsim.records import ScoreRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResults:
+    """What a run, or some of its cells, came to; every section of the page is made of it.
+
+    Attributes:
+        name: of the run.
+        experiment: the text of ``experiment.toml``.
+        provenance: what each stage noted.
+        partial: how many jobs are settled, in words; empty if all are.
+        findings: the verdicts and what they rest on, of the whole run.
+        cells: those of the findings, by name.
+        members: scores of the attacks that infer membership.
+        properties: scores of the attacks that infer classes or words.
+        coverage: rows recovered so far, by round.
+        updates: their norms.
+        signals: what the defenses left of the updates.
+        limits: of ``fedsim limits``; None before it was run.
+        budgets: what replies tell at most, by cell.
+        audits: of ``fedsim audit``; none before it was run.
+        examples: those of the gallery; none where the page may not show any.
+    """
+
+    name: str
+    experiment: str
+    provenance: Mapping[str, Any]
+    partial: str
+    findings: Findings
+    cells: Mapping[str, CellConfig]
+    members: Sequence[ScoreRow]
+    properties: Sequence[ScoreRow]
+    coverage: Sequence[Coverage]
+    updates: Sequence[UpdateRow]
+    signals: Sequence[SignalRow]
+    limits: LimitsRecord | None
+    budgets: Mapping[str, BudgetLimit]
+    audits: Sequence[AuditRow]
+    examples: Sequence[Shown]
+
+    def of(self, names: Collection[str]) -> RunResults:
+        """What these cells alone came to."""
+        mine, limits = frozenset(names), self.limits
+        if limits is not None:
+            limits = LimitsRecord(
+                ranks=tuple(limit for limit in limits.ranks if limit.cell in mine),
+                successes=tuple(limit for limit in limits.successes if limit.cell in mine),
+                budgets=tuple(limit for limit in limits.budgets if limit.cell in mine),
+            )
+        return replace(
+            self,
+            cells={name: self.cells[name] for name in names},
+            members=[row for row in self.members if row.cell in mine],
+            properties=[row for row in self.properties if row.cell in mine],
+            coverage=[row for row in self.coverage if row.cell in mine],
+            updates=[row for row in self.updates if row.cell in mine],
+            signals=[row for row in self.signals if row.cell in mine],
+            limits=limits,
+            budgets={name: limit for name, limit in self.budgets.items() if name in mine},
+            audits=[row for row in self.audits if row.cell in mine],
+            examples=[example for example in self.examples if example.cell in mine],
+        )
+
+
+def read_results(run: Path, *, examples: bool) -> RunResults:
+    """Read the folder of a run that was judged.
+
+    Args:
+        run: the folder.
+        examples: read the private examples of the gallery, too.
+
+    Raises:
+        StoreError: a file of the run is missing or cannot be read.
+    """
+    provenance, limits = read_provenance(run), read_limits(run)
+    findings = read_record(run / "summary.json", Findings)
+    cells = {
+        name: read_record(run / name / "cell.json", CellConfig)
+        for section in findings.sections
+        for name in section.cells
+    }
+    audit = run / "audit.json"
+    return RunResults(
+        name=run_name(run),
+        experiment=read_text(run / "experiment.toml"),
+        provenance=provenance,
+        partial=str(scored_progress(provenance)),
+        findings=findings,
+        cells=cells,
+        members=_if_inferred(run / "membership.parquet"),
+        properties=_if_inferred(run / "properties.parquet"),
+        coverage=read_rows(run / "coverage.parquet", Coverage),
+        updates=read_rows(run / "updates.parquet", UpdateRow),
+        signals=read_rows(run / "signals.parquet", SignalRow),
+        limits=limits,
+        budgets=budgets(run, cells, limits),
+        audits=read_record(audit, AuditRecord).rows if audit.exists() else (),
+        examples=read_gallery(run) if examples else (),
+    )
+
+
+def _if_inferred(path: Path) -> Sequence[ScoreRow]:
+    """The scores of attacks that a run need not have."""
+    return read_rows(path, ScoreRow) if path.exists() else ()

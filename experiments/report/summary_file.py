@@ -1,0 +1,55 @@
+"""``summary.json``: what the scores of a run show, as its page and other runs read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from experiments.analysis.findings import Findings
+from experiments.analysis.summary import summarise
+from experiments.plan.config import VerdictRule
+from experiments.plan.folder import read_rules
+from experiments.report.brackets import bounded_by, budgets, read_limits
+from experiments.stages.rows import read_rows
+from fedsim.cell import CellConfig
+from fedsim.files import read_record, write_bytes
+from fedsim.records import ScoreRow, UtilityRow
+
+
+def judged(run: Path, rules: Mapping[str, VerdictRule]) -> Findings:
+    """What the scores of a run show by these rules, which stand by the name of the experiment.
+
+    Raises:
+        StoreError: a file of the run is missing or cannot be read.
+    """
+    scores = read_rows(run / "scores.parquet", ScoreRow)
+    utility = read_rows(run / "utility.parquet", UtilityRow)
+    cells = {
+        name: read_record(run / name / "cell.json", CellConfig)
+        for name in sorted({row.cell for row in scores} | {row.cell for row in utility})
+    }
+    members = run / "membership.parquet"
+    return summarise(
+        scores,
+        utility,
+        cells,
+        rules=rules,
+        membership=read_rows(members, ScoreRow) if members.exists() else (),
+        bounded=bounded_by(budgets(run, cells, read_limits(run))),
+    )
+
+
+def write_summary(run: Path) -> Findings:
+    """Judge a run by its own rules and write ``summary.json``; raises as ``judged`` does."""
+    findings = judged(run, read_rules(run))
+    write_bytes(run / "summary.json", canonical(findings))
+    return findings
+
+
+def canonical(summary: Findings) -> bytes:
+    """Sealed strict JSON with sorted keys: equal summaries give equal bytes."""
+    text = json.dumps(json.loads(summary.model_dump_json()), sort_keys=True)
+    ordered = Findings.model_validate_json(text)  # as a reader has it, whose hash must be the same
+    data = json.loads(ordered.sealed().model_dump_json())
+    return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
