@@ -154,9 +154,9 @@ def _judge_and_write(root: Path, console: Console, *, full: bool, redact: bool) 
     from experiments.report.summary_file import write_summary
 
     console.expect("report", 3)
-    write_summary(root)
+    findings = write_summary(root)
     console.advance("report", "numbers")
-    return write_report(root, full=full, redact=redact, console=console)
+    return write_report(root, findings, full=full, redact=redact, console=console)
 
 
 def _timed(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.analysis.findings import Problem, TaskFindings
+from experiments.analysis.findings import Findings, Problem, TaskFindings
 from experiments.console import Console
 from experiments.report.chapter import Chapter
 from experiments.report.page import render
@@ -25,14 +25,20 @@ PAGES = {False: "index.html", True: "full.html"}
 
 
 def write_report(
-    run: Path, *, redact: bool = False, full: bool = False, console: Console | None = None
+    run: Path,
+    findings: Findings,
+    *,
+    redact: bool = False,
+    full: bool = False,
+    console: Console | None = None,
 ) -> Path:
-    """Write ``report/`` of a run folder, whose ``summary.json`` is there; returns the page.
+    """Write ``report/`` of a run folder; returns the page.
 
     The page holds private rows as the gallery does, and is its owner's alone as well.
 
     Args:
         run: the run folder.
+        findings: what its scores show, of which ``summary.json`` lacks the times.
         redact: write ``redacted/`` instead, which may be passed on: without private examples, the
             reasons that attacks gave, and the folders of this machine.
         full: write ``full.html``, too, with every table and guess, and each task's tables as CSV,
@@ -43,7 +49,7 @@ def write_report(
         StoreError: a file of the run is missing or cannot be read.
     """
     console = console or Console(quiet=True)
-    results = read_results(run, examples=not redact)
+    results = read_results(run, findings, examples=not redact)
     sections = results.findings.sections
     if redact:
         sections = tuple(_unexplained(section) for section in sections)

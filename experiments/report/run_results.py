@@ -85,18 +85,18 @@ class RunResults:
         )
 
 
-def read_results(run: Path, *, examples: bool) -> RunResults:
-    """Read the folder of a run that was judged.
+def read_results(run: Path, findings: Findings, *, examples: bool) -> RunResults:
+    """Read the folder of a scored run, each file once.
 
     Args:
         run: the folder.
+        findings: what its scores show.
         examples: read the private examples of the gallery, too.
 
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
     provenance, limits = read_provenance(run), read_limits(run)
-    findings = read_record(run / "summary.json", Findings)
     cells = {
         name: read_record(run / name / "cell.json", CellConfig)
         for section in findings.sections

@@ -1,4 +1,4 @@
-"""``summary.json``: what the scores of a run show, as its page and other runs read it."""
+"""What the scores of a run show, and ``summary.json``, as other commands read it."""
 
 from __future__ import annotations
 

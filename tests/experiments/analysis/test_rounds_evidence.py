@@ -106,10 +106,23 @@ def test_tables_of_other_parts_are_named_by_their_chapter(monkeypatch: pytest.Mo
 def test_signals_stand_in_the_chapter_of_their_cells() -> None:
     cells = {"c0": cell(), "c1": cell()}
     assert appendix(results_of(cells), "1-x") == {}
-    common = {"seed": 0, "defense": "sign", "defense_options": "{}", "round": 1, "client": 0}
-    parts = {"signal": 3.0, "lowest": 1.0, "middle": 2.0, "highest": 4.0, "weakest": "a"}
-    sizes = {"bytes": 512, "dense": 1024, "probe": "none"}
-    results = results_of(cells, signals=[SignalRow(cell="c0", **common, **parts, **sizes)])
+    signal = SignalRow(
+        cell="c0",
+        seed=0,
+        defense="sign",
+        defense_options="{}",
+        round=1,
+        client=0,
+        probe="none",
+        signal=3.0,
+        lowest=1.0,
+        middle=2.0,
+        highest=4.0,
+        weakest="a",
+        bytes=512,
+        dense=1024,
+    )
+    results = results_of(cells, signals=[signal])
     table = appendix(results.of(["c0"]), "1-x")["Signal and noise"]
     assert table.rows[0][:2] == ("sign", 1)
     assert appendix(results.of(["c1"]), "1-x") == {}

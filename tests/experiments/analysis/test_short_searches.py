@@ -47,8 +47,9 @@ def test_three_members_beside_four_rows_hide_no_member(make_run: Make) -> None:
         attacks=[{"name": "membership", "statistic": "shadow", "shadows": 2}],
     )
     execute(run, STAGES, quiet=True)
-    (section,) = read_record(run.root / "summary.json", Findings).sections
-    inferences = beyond(section, read_results(run.root, examples=False))
+    findings = read_record(run.root / "summary.json", Findings)
+    (section,) = findings.sections
+    inferences = beyond(section, read_results(run.root, findings, examples=False))
     assert [known.defense for known in inferences] == ["none", "Gaussian noise (std=0.01)"]
     for known in inferences:
         sentences = dict(known.sentences)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from experiments.analysis.findings import Findings
 from experiments.plan.folder import note_provenance
 from experiments.report.report import write_report
 from fedsim.errors import StoreError
@@ -21,6 +22,6 @@ def test_a_broken_provenance_is_named(content: bytes, make_run: Make) -> None:
     with pytest.raises(StoreError, match=said):
         note_provenance(run, "score", 1.0)
     with pytest.raises(StoreError, match=said):
-        write_report(run.root)
+        write_report(run.root, Findings(sections=()))
     path.unlink()
     note_provenance(run, "score", 1.0)

@@ -271,8 +271,7 @@ class Page(HTMLParser):
 
 
 def judged_and_written(folder: Path) -> Path:
-    write_summary(folder)
-    return write_report(folder)
+    return write_report(folder, write_summary(folder))
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +290,7 @@ def page(run: Path) -> Page:
 def full(run: Path) -> Path:
     """The same run with every table and guess on its page."""
     folder = shutil.copytree(run, run.parent / "full")
-    write_report(folder, full=True)
+    write_report(folder, write_summary(folder), full=True)
     return folder
 
 
@@ -465,7 +464,7 @@ def test_private_content_is_in_the_gallery_alone(run: Path) -> None:
     stale = redacted / "redacted" / "tables" / "9-gone-headline.csv"
     stale.parent.mkdir(parents=True)
     stale.write_text("old")
-    source = write_report(redacted, redact=True).read_text("utf-8")
+    source = write_report(redacted, write_summary(redacted), redact=True).read_text("utf-8")
     assert "Okafor" not in source
     assert "data:image/png" not in source
     assert "written without private examples" in source
@@ -525,14 +524,15 @@ def test_a_missing_file_is_named_by_what_judges(name: str, tmp_path: Path) -> No
     "name",
     [
         *("coverage.parquet", "updates.parquet", "signals.parquet", "gallery/examples.parquet"),
-        *("summary.json", "provenance.json", "experiment.toml"),
+        *("provenance.json", "experiment.toml"),
     ],
 )
 def test_a_missing_file_is_named_by_the_report(name: str, run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
+    findings = write_summary(folder)
     (folder / name).unlink()
     with pytest.raises(StoreError, match=re.escape(f"{folder / name}: the file is missing.")):
-        write_report(folder)
+        write_report(folder, findings)
 
 
 def test_a_missing_cell_is_named(tmp_path: Path) -> None:
