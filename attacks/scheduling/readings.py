@@ -19,6 +19,7 @@ from attacks.proofs.two_classes import UNSETTLED, has_two_classes, negated, sign
 from attacks.proofs.verdict import coarse_note
 from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.errors import CannotAttack
+from fedsim.knowledge import FACTS
 from fedsim.records import Certificate
 from fedsim.seeds import derive, generator, seeded
 from fedsim.tasks.base import Task
@@ -37,7 +38,6 @@ _AS_DIFFERENCE = "the reply was read as a difference"
 _GRANT = re.compile(r"Grant (it under \[server_knows\]|server_knows\.\w+)")
 """What an experiment file is told to do."""
 _SET = re.compile(r"Set federation\.\w+ = \w+, or choose")
-_PASS = "If the attacker knows it, pass it (Update.of(..., fact=value), or --knows fact=value)"
 
 
 @dataclass(frozen=True)
@@ -243,9 +243,16 @@ def _run(
         try:
             (guess,) = chosen.reconstruct([seen], task, [rng], job)
         except CannotAttack as error:
-            error.advice = _SET.sub("Choose", _GRANT.sub(_PASS, error.advice))
+            error.advice = _SET.sub("Choose", _GRANT.sub(_passing(error.reason), error.advice))
             raise
     return guess
+
+
+def _passing(reason: str) -> str:
+    """How to say the facts that a refusal names."""
+    facts = [f"{fact}=value" for fact in FACTS if fact in reason] or ["fact=value"]
+    options = " ".join(f"--knows {fact}" for fact in facts)
+    return f"If the attacker knows it, pass it (Update.of(..., {', '.join(facts)}), or {options})"
 
 
 def _check_count(guess: Reconstruction, reading: OpenReply, task: Task) -> None:

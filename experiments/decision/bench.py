@@ -54,7 +54,7 @@ class Bench:
     def note(self, run: Run) -> None:
         """Record where the run came from."""
         note_provenance(run, "simulate", self.seconds)
-        note_provenance(run, "attack", 0.0, self.team.devices)
+        note_provenance(run, "attack", 0.0, self.team.devices, worked=self.team.ended > 0)
 
 
 def train(cells: Sequence[Cell], console: Console) -> float:

@@ -38,6 +38,8 @@ class Campaign:
 
     run: Run
     outcomes: dict[tuple[str, str], Outcome]
+    kept: str = ""
+    """That jobs of an earlier commit were not run again."""
 
     @property
     def guesses(self) -> dict[tuple[str, str], Guess]:
@@ -59,7 +61,8 @@ class Campaign:
         total = len({key for key, _ in self.outcomes})
         said = ", ".join(f"{name} {count}" for name, count in sure.most_common())
         page = self.run.root / "report" / "index.html"
-        return f"certified examples in {total} captures: {said}; report: {page}. {NO_SCORE}"
+        kept = f" {self.kept}." if self.kept else ""
+        return f"certified examples in {total} captures: {said}; report: {page}. {NO_SCORE}{kept}"
 
     def json(self) -> str:
         """As JSON data."""
@@ -120,14 +123,15 @@ def attack_captures(
         team.announce(run.cells)
         team.submit(cell)
     _weigh(run, captures)
-    note_provenance(run, "attack", time.monotonic() - started)
+    kept = team.kept(run)
+    note_provenance(run, "attack", time.monotonic() - started, worked=team.ended > 0)
     every = list(outcomes(run, captures.task))
     write_page(run, captures.task)
     done = {(str(o.record.key), o.record.attack): o for o in every if o.record.attack in chosen}
     if not quiet:
         for (key, _), outcome in sorted(done.items()):
             say(f"{key}: {outcome}")
-    return Campaign(run, done)
+    return Campaign(run, done, kept)
 
 
 def _weigh(run: Run, captures: Captured) -> None:

@@ -72,6 +72,7 @@ def write_page(run: Run, task: Task) -> Path:
     """
     results, given = list(outcomes(run, task)), read_disclosures(run.cells[0].folder)
     provenance = read_provenance(run.root)
+    cohort = run.plan.experiments[0].federation.secure_aggregation
     guesses = [_shown(outcome) for outcome in results if outcome.guess is not None]
     refused = _refused(results)
     body = (
@@ -82,10 +83,10 @@ def write_page(run: Run, task: Task) -> Path:
             cover=cover(provenance),
             answers=list(_answers(results)),
             switches=list(_switches(results, given)),
-            who=_who(given, task),
+            who=_who(given, task, cohort),
             sure=_WITH_TRUTH if is_scored(run) else _WITHOUT_TRUTH,
             attacks=_attacks(results),
-            updates=_updates(given),
+            updates=_updates(given, cohort),
             statistics=_statistics(given),
             guesses=guesses,
             refused=refused,
@@ -154,7 +155,7 @@ def _switches(results: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterat
             "Batch normalisation sends mean and variance of every batch: keep the statistics on "
             "the clients, as FedBN does, or choose group normalisation."
         )
-    refusals = [outcome.refusal for outcome in results if outcome.guess is None]
+    refusals = [outcome.refusal.partition(". ")[0] for outcome in results if outcome.guess is None]
     lacking = [fact for fact in FACTS if any(fact in refusal for refusal in refusals)]
     if lacking:
         options = " ".join(f"--knows {fact}=VALUE" for fact in lacking)
@@ -164,10 +165,11 @@ def _switches(results: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterat
         )
 
 
-def _who(given: Sequence[Disclosure], task: Task) -> str:
+def _who(given: Sequence[Disclosure], task: Task, cohort: int) -> str:
     known = sorted({fact.replace("_", " ") for disclosure in given for fact in disclosure.known})
     facts = f"It knows {', '.join(known)}." if known else "It was told nothing else."
-    return f"The server that aggregates, with the model ({task.spec.model}) and each reply. {facts}"
+    replies = f"means of {cohort} clients' replies" if cohort else "each reply"
+    return f"The server that aggregates, with the model ({task.spec.model}) and {replies}. {facts}"
 
 
 def _attacks(results: Sequence[Outcome]) -> Table:
@@ -187,12 +189,12 @@ def _mean(value: float | None) -> str:
     return _NONE if value is None else f"{value:.3g}"
 
 
-def _updates(given: Sequence[Disclosure]) -> Table:
+def _updates(given: Sequence[Disclosure], cohort: int) -> Table:
     columns = ("round", "client", "claims", "batches", "classes", "reply")
     rows = tuple(
         (
             disclosure.key.round,
-            str(disclosure.key.client),
+            f"mean of {cohort}" if cohort else str(disclosure.key.client),
             _NONE if disclosure.claimed is None else disclosure.claimed,
             _NONE if disclosure.batches is None else disclosure.batches,
             ", ".join(f"{name}: {n}" for name, n in disclosure.labels.items())

@@ -33,6 +33,7 @@ from fedsim.visible import say
 
 RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]
 STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score", "report")
+_THEN = ", then "
 
 
 @dataclass(frozen=True)
@@ -198,24 +199,30 @@ def note_provenance(
     seconds: float,
     devices: Collection[str] = ("cpu",),
     jobs: Mapping[str, int] | None = None,
+    *,
+    worked: bool = True,
 ) -> None:
     """Record what ran, from which commit, on what, and how long; each stage keeps its own.
 
-    Training and attacks go on where they stood, so that their times add up. ``devices`` says what
-    computed; sums differ between a GPU and the CPU. ``cuts`` holds the thresholds of the attack
-    families at the latest attack stage; empty before it. ``jobs`` says how many jobs were
-    settled and planned when the run was scored.
+    Training and attacks go on where they stood, so that their times add up and each commit that
+    took part is listed; nothing is noted of a command that found all done (``worked`` is False).
+    ``devices`` says what computed; sums differ between a GPU and the CPU. ``cuts`` holds the
+    thresholds of the attack families at the latest attack stage; empty before it. ``jobs`` says how
+    many jobs were settled and planned when the run was scored.
     """
     from attacks import cuts  # here, as it imports torch
 
     path = run.root / "provenance.json"
     known = read_provenance(run.root) if path.exists() else {}
+    if not worked and stage in known.get("commits", {}):
+        return
 
     def noted(key: str, value: object) -> dict[str, object]:
         return {**known.get(key, {}), stage: value}
 
-    before = known.get("seconds", {}).get(stage, 0.0) if stage in ("simulate", "attack") else 0.0
-    changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
+    goes_on = stage in ("simulate", "attack")
+    before = known.get("seconds", {}).get(stage, 0.0) if goes_on else 0.0
+    commits = [*(_commits(known, stage) if goes_on else ()), _commit()]
     table = {
         "fedsim": __version__,
         "schema": SCHEMA,
@@ -226,13 +233,29 @@ def note_provenance(
         "seeds": sorted({seed for e in run.plan.experiments for seed in e.seeds}),
         "started": known.get("started", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
         "commands": noted("commands", redacted(shlex.join(["fedsim", *sys.argv[1:]]))),
-        "commits": noted("commits", f"{_git('rev-parse', 'HEAD') or 'none'}{changed}"),
+        "commits": noted("commits", _THEN.join(dict.fromkeys(commits))),
         "devices": noted("devices", sorted(devices)),
         "seconds": noted("seconds", round(before + seconds, 3)),
         "jobs": known.get("jobs", {}) if jobs is None else jobs,
         "cuts": cuts() if stage == "attack" else known.get("cuts", {}),
     }
     write_json(path, {**table, "seal": _seal(table)})
+
+
+def earlier_commits(root: Path, stage: RunStage) -> list[str]:
+    """The commits other than today's by which a stage of a run was done so far."""
+    known = read_provenance(root) if (root / "provenance.json").exists() else {}
+    return [commit for commit in _commits(known, stage) if commit != _commit()]
+
+
+def _commits(known: Mapping[str, Any], stage: str) -> list[str]:
+    return [name for name in str(known.get("commits", {}).get(stage, "")).split(_THEN) if name]
+
+
+def _commit() -> str:
+    """Today's, or the version where fedsim is installed without a checkout."""
+    changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
+    return f"{_git('rev-parse', 'HEAD') or f'fedsim {__version__}'}{changed}"
 
 
 def read_provenance(root: Path) -> dict[str, Any]:

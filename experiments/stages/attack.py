@@ -17,7 +17,7 @@ from experiments.console import Console
 from experiments.plan.cells import Cell
 from experiments.plan.config import AttackStage, ExperimentConfig
 from experiments.plan.entries import entries
-from experiments.plan.folder import Run
+from experiments.plan.folder import Run, earlier_commits
 from experiments.stages.donors import Donor, control_label, donors_of
 from experiments.stages.live import Live
 from fedsim.capture import CaptureKey
@@ -33,6 +33,8 @@ class Attackers:
         interrupted: the reason of each job that the machine ended, and that will be run again.
         devices: what the jobs ran on, those of earlier commands included.
         without_gpu: number of jobs that asked for a GPU and found none.
+        ended: number of jobs that ended in this command.
+        resumed: number of jobs that an earlier command ended.
     """
 
     def __init__(self, ledger: Ledger, console: Console, *, retry_failed: bool = False) -> None:
@@ -40,7 +42,7 @@ class Attackers:
         self._live = Live(ledger.path.parent)
         self.interrupted: list[str] = []
         self.devices: set[str] = set()
-        self.without_gpu = 0
+        self.without_gpu = self.ended = self.resumed = 0
         self._pool: Any = None
         self._submitted: set[str] = set()
         self._announced: set[str] = set()
@@ -92,6 +94,14 @@ class Attackers:
         else:
             run_serial(specs, self._ledger, self._show, retry_failed=self._retry_failed)
 
+    def kept(self, run: Run) -> str:
+        """What to know of jobs that an earlier commit ended; empty if there are none."""
+        commits = ", ".join(earlier_commits(run.root, "attack")) if self.resumed else ""
+        return commits and (
+            f"{self.resumed} jobs stay as they ended, some under {commits}; "
+            f"without {run.cells[0].folder.parent}/*/guesses all run again"
+        )
+
     def drain(self) -> None:
         """Wait until every job has its record."""
         if self._pool is not None:
@@ -106,6 +116,8 @@ class Attackers:
         spec: JobSpec = event.spec
         if event.state == "settled":
             self._live.drop(spec)
+            self.resumed += event.resumed
+            self.ended += not event.resumed
             again = [record for record in event.records if record.status == "interrupted"]
             self.interrupted += [record.reason for record in again]
             self.devices |= {record.device for record in event.records if record.device}

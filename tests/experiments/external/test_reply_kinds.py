@@ -500,6 +500,9 @@ def test_sums_of_secagg_are_captured_once_and_have_another_rounds_null(
     said = capsys.readouterr().out
     assert "The reply is the mean of 3 clients." in said
     assert said.count("with another round's") == 2
+    page = (tmp_path / "run" / "report" / "index.html").read_text()
+    assert "(Net) and means of 3 clients&#39; replies." in page
+    assert page.count(">mean of 3</td>") == 2
 
 
 def test_a_single_sum_has_no_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
