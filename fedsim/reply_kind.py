@@ -75,12 +75,25 @@ def cosine(sent: Arrays, received: Arrays) -> float:
 def matched(sent: Arrays, received: Arrays) -> list[tuple[Array, Array]]:
     """Pairs of floating-point arrays by name, else by order, as far as their shapes agree."""
     named = [(sent[name], value) for name, value in received.items() if name in sent]
-    pairs = named or zip(sent.values(), received.values(), strict=False)
+    pairs = named or zip(_flat(sent, received), received.values(), strict=False)
     return [
         (_single(a.ravel()), b.ravel())
         for a, b in pairs
         if a.shape == b.shape and a.size and a.dtype.kind == b.dtype.kind == "f"
     ]
+
+
+def _flat(sent: Arrays, received: Arrays) -> list[Array]:
+    """What was sent, as a single vector if the reply is one of all weights."""
+    every, reply = list(sent.values()), list(received.values())
+    if len(every) == 1 or len(reply) != 1 or reply[0].ndim != 1:
+        return every
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    trained = [value for name, value in sent.items() if not name.endswith(statistics)]
+    for part in (every, trained):
+        if sum(value.size for value in part) == reply[0].size:
+            return [np.concatenate([value.ravel() for value in part])]
+    return every
 
 
 def _single(value: Array) -> Array:

@@ -19,8 +19,10 @@ from fedsim.types import Tensors
 Given: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """Arrays or tensors by name, or in an order."""
 
-_WRAPPER = re.compile(r"^(module\.|_orig_mod\.|base_model\.model\.)+")
-"""What DistributedDataParallel, torch.compile and peft put before every name."""
+_WRAPPER = re.compile(r"^(module\.|_module\.|_forward_module\.|_orig_mod\.|base_model\.model\.)+")
+"""What DistributedDataParallel, Opacus, Fabric, torch.compile and peft put before every name."""
+_INNER = re.compile(r"(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
+"""What sharding, checkpointing and compiling put before the names of single layers."""
 _ADAPTER = re.compile(r"\.(lora_[AB])\.(?:\w+\.)?weight$")
 _SAVED = re.compile(r"\.modules_to_save\.\w+\.")
 _ORIGINAL = ".original_module."
@@ -89,7 +91,8 @@ def named(given: Given, network: nn.Module, what: str, *, partial: bool = False)
         ConfigError: they do not fit the network.
     """
     expected, places = own_tensors(network), _Places(network)
-    tensors = _with_counters(_tensors(_without_none(given, network), what), expected, places)
+    every = _split(_tensors(_without_none(given, network), what), network, expected, places)
+    tensors = _with_counters(every, expected, places)
     targets = {name: places.target(name) for name in tensors}
     unknown = [name for name, target in targets.items() if target is None]
     if unknown:
@@ -203,7 +206,7 @@ class _Places:
 
 
 def _forms(name: str) -> Iterator[str]:
-    stripped = _WRAPPER.sub("", name)
+    stripped = _INNER.sub("", _WRAPPER.sub("", name))
     for form in dict.fromkeys((name, stripped)):
         form = _SAVED.sub(".", form)
         yield form
@@ -225,7 +228,7 @@ def _by_name(
         if value.shape != expected[target].shape:
             raise ConfigError(
                 f"{what}: {name!r} has the shape {tuple(value.shape)}, and the model's "
-                f"{tuple(expected[target].shape)}{_narrower(value, expected[target])}. Pass the "
+                f"{tuple(expected[target].shape)}{_reshaped(value, expected[target])}. Pass the "
                 "model that the clients train."
             )
         if target not in matched:
@@ -246,14 +249,7 @@ def _by_name(
 def _by_order(
     values: Sequence[Tensor], network: nn.Module, expected: Tensors, places: _Places, partial: bool
 ) -> tuple[Tensors, str] | None:
-    listed = list(places.listed.values())
-    trained = [name for name, value in network.named_parameters() if value.requires_grad]
-    orders = {
-        "state_dict()": listed,
-        "parameters()": [name for name, _ in network.named_parameters()],
-        "the trained parameters": trained,
-        "state_dict() without batch normalisation": _without_statistics(listed, network),
-    }
+    orders = _orders(network, places)
     shapes = [value.shape for value in values]
     for source, names in orders.items():
         if [expected[name].shape for name in names] == shapes:
@@ -265,6 +261,39 @@ def _by_order(
             how = f"the first {count} of {len(values)} tensors by shape and order, as {source}"
             return dict(zip(names[:count], values, strict=False)), f"{how} lists {len(names)}"
     return None
+
+
+def _orders(network: nn.Module, places: _Places) -> dict[str, list[str]]:
+    """The orders in which tensors without names may stand."""
+    listed = list(places.listed.values())
+    trained = [name for name, value in network.named_parameters() if value.requires_grad]
+    return {
+        "state_dict()": listed,
+        "parameters()": [name for name, _ in network.named_parameters()],
+        "the trained parameters": trained,
+        "state_dict() without batch normalisation": _without_statistics(listed, network),
+    }
+
+
+def _split(tensors: Tensors, network: nn.Module, expected: Tensors, places: _Places) -> Tensors:
+    """The tensors in a single vector, as ``torch.nn.utils.parameters_to_vector`` makes one."""
+    vector = next(iter(tensors.values()))
+    if len(tensors) > 1 or vector.dim() != 1 or next(iter(tensors)) in expected:
+        return tensors
+    for names in _orders(network, places).values():
+        sizes = [expected[name].numel() for name in names]
+        if sum(sizes) == len(vector):
+            parts = zip(names, vector.split(sizes), strict=True)
+            return {
+                name: part.reshape(expected[name].shape).to(_dtype(part, expected[name]))
+                for name, part in parts
+            }
+    return tensors
+
+
+def _dtype(part: Tensor, whole: Tensor) -> torch.dtype:
+    """That of the vector, but for counters."""
+    return part.dtype if whole.is_floating_point() else whole.dtype
 
 
 def _without_statistics(names: Sequence[str], network: nn.Module) -> list[str]:
@@ -280,7 +309,7 @@ def _difference(tensors: Tensors, expected: Tensors, places: _Places) -> str:
         if value.shape != expected[name].shape:
             return (
                 f"tensor {number} has the shape {tuple(value.shape)}, where the model has {name!r} "
-                f"of {tuple(expected[name].shape)}{_narrower(value, expected[name])}. Pass the "
+                f"of {tuple(expected[name].shape)}{_reshaped(value, expected[name])}. Pass the "
                 "model that the clients train, and the arrays in its order."
             )
     return (
@@ -289,8 +318,10 @@ def _difference(tensors: Tensors, expected: Tensors, places: _Places) -> str:
     )
 
 
-def _narrower(value: Tensor, whole: Tensor) -> str:
-    """That a tensor may be a slice of the model's, as a sub-model of HeteroFL has it."""
+def _reshaped(value: Tensor, whole: Tensor) -> str:
+    """That a tensor may be the model's transposed, or a slice as a sub-model of HeteroFL has it."""
+    if value.dim() > 1 and tuple(value.shape) == tuple(whole.shape)[::-1]:
+        return ", so that it may be transposed, as Keras and JAX store it: turn it round"
     smaller = all(a <= b for a, b in zip(value.shape, whole.shape, strict=False))
     if value.dim() != whole.dim() or not value.dim() or not smaller:
         return ""

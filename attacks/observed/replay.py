@@ -163,7 +163,7 @@ def gradient_or_multiple(observation: Observation) -> tuple[Tensors, bool]:
     """
     knowledge = observation.knowledge
     unknown = knowledge.missing(frozenset({"learning_rate", "local_steps"}))
-    if observation.kind == "weights" and unknown and knowledge.optimizer in MULTIPLES:
+    if observation.kind != "gradient" and unknown and knowledge.optimizer in MULTIPLES:
         return observation.update(), False
     return observed_gradient(observation), True
 

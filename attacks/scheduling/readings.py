@@ -38,6 +38,11 @@ _AS_DIFFERENCE = "the reply was read as a difference"
 _GRANT = re.compile(r"Grant (it under \[server_knows\]|server_knows\.\w+)")
 """What an experiment file is told to do."""
 _SET = re.compile(r"Set federation\.\w+ = \w+, or choose")
+_UNDIFFERENTIABLE = re.compile(
+    r"autograd\.Function with functorch|once_differentiable|derivative for .* not implemented"
+)
+"""What torch says of a layer whose derivative cannot be differentiated again."""
+_LONGEST = 160
 
 
 @dataclass(frozen=True)
@@ -78,12 +83,17 @@ def best_reading(
     late = exhausted = False  # in any reading, as more might have made it the best
     refused = CannotAttack("it has no reading of the reply", "Choose another attack.")
     sign: int | None = 1
+    needed = "num_examples" in chosen.requires
+    claim = None if reply.seen.knowledge.num_examples else reply.claimed
     for number, (reading, assumed, turned) in enumerate(_readings(chosen, reply)):
+        tried = reading.seen.knowledge.num_examples
+        if needed and claim and best is not None and tried != claim:
+            break  # other numbers are for attacks that refuse what is claimed
         doubtful = sign == -1 or _half_explained(best) or _may_rise(task, best)
         if turned and reply.mirrored is None and not doubtful:
             continue
         # An attack that can do without the number proves a guess, and leaves time for others.
-        share = 1.0 if "num_examples" in chosen.requires else _SHARE
+        share = 1.0 if needed else _SHARE
         job.deadline, job.late = end - (1 - share) * (end - time.monotonic()), False
         try:
             guess = _run(chosen, label, reading, task, job, seed)
@@ -218,9 +228,8 @@ def _counted(chosen: Attack, reply: OpenReply) -> Iterator[tuple[OpenReply, str]
     needed = "num_examples" in chosen.requires
     counts: list[int | None] = [] if needed else [None]
     counts += [claim] if claim else []
-    # Every client of a cohort has an example.
-    if not (needed and claim):
-        counts += [count for count in _COUNTS if count >= seen.knowledge.cohort]
+    # Every client of a cohort has an example. A claim may be of all that a client owns.
+    counts += [count for count in _COUNTS if count >= seen.knowledge.cohort]
     for count in dict.fromkeys(counts):
         if count is None:
             yield reply, ""
@@ -245,6 +254,14 @@ def _run(
         except CannotAttack as error:
             error.advice = _SET.sub("Choose", _GRANT.sub(_passing(error.reason), error.advice))
             raise
+        except RuntimeError as error:  # of the network, which is foreign code
+            if not _UNDIFFERENTIABLE.search(str(error)):
+                raise
+            raise CannotAttack(
+                f"a layer has no second derivative ({' '.join(str(error).split())[:_LONGEST]})",
+                "Give its autograd.Function a setup_context, a backward of differentiable "
+                "operations and generate_vmap_rule = True, or attack the same network without it.",
+            ) from error
     return guess
 
 

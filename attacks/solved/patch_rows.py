@@ -170,7 +170,13 @@ class Patches:
             raise CannotAttack(f"{key!r} of {name} is not given the pixels one by one", _SEARCH)
         if isinstance(part, nn.Conv2d):
             pixels, scale, shift = (_unfolded(value, part) for value in (pixels, scale, shift))
-        parameters = {k: p for k, p in network.named_parameters() if p.shape[-1:] != ()}
+        if not output.requires_grad:
+            raise CannotAttack(
+                f"{key!r} of {name} is frozen, and the image is solved from its gradient",
+                "Freeze fewer layers, or choose an attack that searches.",
+            )
+        trained = [(k, p) for k, p in network.named_parameters() if p.requires_grad]
+        parameters = {k: p for k, p in trained if p.shape[-1:] != ()}
         slopes, *others = torch.autograd.grad(
             loss, [output, *parameters.values()], allow_unused=True, materialize_grads=True
         )

@@ -39,7 +39,7 @@ def attack(
 
     Where the number of examples is not known, the client's claim is tried, and if that does not
     prove to be right, other numbers; the guess that fits the update best is returned. An attack
-    that needs the number proves none, and keeps to the claim.
+    that needs the number proves none, and keeps to the claim unless it refuses that.
 
     Args:
         victim: what the attacker sees.

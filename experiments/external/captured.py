@@ -28,7 +28,7 @@ from fedsim.tasks import load_task, named_options
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.given import Model, task_of
 from fedsim.tasks.images import ImageClassification
-from fedsim.tensor_names import Given
+from fedsim.tensor_names import Given, own_tensors
 from fedsim.types import Tensors
 from fedsim.visible import say
 
@@ -96,12 +96,26 @@ class Captured:
         seen = self.store.load(key)
         record = self.store.record(seen.key)
         plain = plain_steps(self.store, replace(seen, kind=self.kind or seen.kind))
-        reading = self._read(plain.observation, record, plain.observation.kind)
+        whole = self._joined(plain.observation)
+        reading = self._read(whole, record, whole.kind)
         doubt = "; ".join(filter(None, (reading.doubt, plain.doubt)))
         reading = replace(reading, match=reading.match + plain.note, doubt=doubt)
         if self.kind is None and record.sign_open:
-            return replace(reading, difference=self._read(seen, record, "difference"))
+            other = self._read(self._joined(seen), record, "difference")
+            return replace(reading, difference=other)
         return without_decayed(descending(with_client_layers(reading, self._earlier(seen.key))))
+
+    def _joined(self, seen: Observation) -> Observation:
+        """With the model's tensors that came in other records, as of apps with one a layer."""
+        sent, received = self.store.beside(seen.key)
+        if not received:
+            return seen
+        expected = own_tensors(self._network)
+        return replace(
+            seen,
+            sent=seen.sent | _of_records(sent, expected, seen.sent),
+            received=seen.received | _of_records(received, expected, seen.received),
+        )
 
     def _earlier(self, key: CaptureKey) -> Iterator[Update]:
         """The replies of the same client in the rounds before, the latest first."""
@@ -137,6 +151,19 @@ class Captured:
             with suppress(ConfigError):  # of a client that did not train, or of another shape
                 return self.update(candidate)
         return None
+
+
+def _of_records(beside: Tensors, expected: Tensors, given: Tensors) -> Tensors:
+    """Tensors that ``given`` lacks, by ``<record>/<entry>``, the entry or both being the name."""
+    if not given.keys() & expected.keys():
+        return {}
+    tensors: Tensors = {}
+    for place, value in beside.items():
+        record, _, entry = place.partition("/")
+        for name in (entry, f"{record}.{entry}"):
+            if name in expected.keys() - given.keys() and expected[name].shape == value.shape:
+                tensors.setdefault(name, value)
+    return tensors
 
 
 def _updated(seen: Observation) -> Tensors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -16,11 +17,13 @@ from fedsim.errors import ConfigError
 from fedsim.models.network import ImageNetwork, copied
 from fedsim.named_code import function_of
 from fedsim.tasks.base import Network, Task, TaskSpec
+from fedsim.tasks.checkpoints import without_checkpoints
 from fedsim.tasks.given_transformer import is_transformer, transformer_task, unwrapped
 from fedsim.tasks.images import ImageClassification
 from fedsim.tasks.inputs import InputForm, Range
 from fedsim.tasks.targets import (
     TargetForm,
+    bypassed,
     check_scalar,
     last_linear,
     mark_unread,
@@ -74,10 +77,9 @@ class GivenNetwork(ImageClassification):
         """The owner's loss."""
         inputs = self.form.given(batch.inputs)
         given = Batch(inputs, self.takes.given(batch.labels, inputs.dtype))
-        if self.promoted and inputs.dtype == torch.float64:
-            with Promotion():
-                return self.objective(network, given)
-        return self.objective(network, given)
+        double = self.promoted and inputs.dtype == torch.float64
+        with without_checkpoints(), Promotion() if double else nullcontext():
+            return self.objective(network, given)
 
 
 def task_of(
@@ -148,7 +150,8 @@ def task_of(
         )
     objective = function_of(loss, "loss") if loss is not None else _cross_entropy
     form = InputForm.of(image_shape or input_shape, input_range)
-    return _network_task(inner, objective, form, _reference(model), _loss_reference(loss))
+    with without_checkpoints():
+        return _network_task(inner, objective, form, _reference(model), _loss_reference(loss))
 
 
 def _refuse_unread(model: str, **given: object) -> None:
@@ -206,6 +209,11 @@ def _network_task(
     network: nn.Module, objective: Loss, form: InputForm, factory: str, loss: str
 ) -> Task:
     name = type(network).__name__
+    if isinstance(network, torch.jit.ScriptModule):
+        raise ConfigError(
+            f"model: {network.original_name} is compiled by torch.jit, which hides its layers. "
+            "Pass the network that was scripted or traced; the names of its tensors are the same."
+        )
     trial = copied(network).cpu().float().eval()
     pixels = torch.rand(1, *form.pixels, generator=torch.Generator().manual_seed(0))
     beside = tuple(unread(objective, trial, form.given(pixels)))
@@ -253,9 +261,15 @@ def _outputs(
             ) from None
     finally:
         hook.remove()
-    if head is not None and widths and len(widths[-1]) == 2:
+    plain = isinstance(returned, Tensor) and returned.dim() == 2
+    if (
+        head is not None
+        and widths
+        and len(widths[-1]) == 2
+        and not (plain and bypassed(network, head, inputs))
+    ):
         return head, widths[-1][1]
-    if isinstance(returned, Tensor) and returned.dim() == 2:
+    if plain:
         return "", returned.shape[1]
     shapes = [tuple(value.shape) for value in _tensors(returned)]
     flat = [shape for shape in shapes if len(shape) == 2]

@@ -112,6 +112,31 @@ def unread(objective: Objective, network: nn.Module, inputs: Tensor) -> list[str
     return []
 
 
+def bypassed(network: nn.Module, layer: str, inputs: Tensor) -> bool:
+    """Whether what a network returns depends on more than the outputs of ``layer``.
+
+    So it does where a cosine classifier follows, or where the layer only places what others read.
+    A temperature or an offset, which is no matrix, leaves it the head.
+    """
+    outputs: list[Tensor] = []
+    note = network.get_submodule(layer).register_forward_hook(
+        lambda module, args, output: outputs.append(output.detach())
+    )
+    with torch.no_grad():
+        network(inputs)
+    note.remove()
+    given = inputs.detach().requires_grad_()
+    own = {id(value) for value in network.get_submodule(layer).parameters()}
+    others = [p for p in network.parameters() if id(p) not in own and p.dim() > 1]
+    with torch.enable_grad(), replaced_output(network, layer, outputs[-1].requires_grad_()):
+        value = network(given)
+        if not value.requires_grad:
+            return False
+        wanted = [given, *(p for p in others if p.requires_grad)]
+        slopes = torch.autograd.grad(value.square().sum(), wanted, allow_unused=True)
+    return any(slope is not None and bool(slope.any()) for slope in slopes)
+
+
 @contextmanager
 def replaced_output(network: nn.Module, layer: str, output: Tensor) -> Iterator[None]:
     """A network whose ``layer`` gives ``output`` whatever its input is."""

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 import fedsim
 from attacks import ATTACKS
@@ -29,6 +31,12 @@ def victim_of(network: nn.Module, objective: Any = loss, **knows: Any) -> fedsim
         image_shape=(3, 8, 8),
         **{"num_examples": 1, **knows},
     )
+
+
+def gradients_of(network: nn.Module) -> list[Tensor]:
+    """Of one image of class 2."""
+    value = loss(network, Batch(IMAGE, LABEL))
+    return list(torch.autograd.grad(value, list(network.parameters())))
 
 
 class Patches(nn.Module):
@@ -58,12 +66,24 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1)
 
 
+class Checkpointed(nn.Module):
+    """Keeps no activation."""
+
+    def __init__(self, *, older: bool) -> None:
+        super().__init__()
+        self.layers, self.older = nn.Sequential(nn.Linear(16, 16), nn.GELU()), older
+
+    def forward(self, tokens: Tensor) -> Any:
+        return checkpoint(self.layers, tokens, use_reentrant=self.older) + tokens
+
+
 @pytest.mark.parametrize(
     "block",
     [
         lambda: Attention(16, 2, batch_first=True),
         encoder,
         lambda: nn.LSTM(16, 16, batch_first=True),
+        lambda: Checkpointed(older=False),
     ],
 )
 @pytest.mark.parametrize("attack", ["inverting", "dlg", "bayes"])
@@ -72,6 +92,85 @@ def test_searches_differentiate_twice(block: Any, attack: str) -> None:
     guess = fedsim.attack(victim_of(Patches(block())), attack, steps=2, quiet=True)
     assert guess.objective is not None
     assert guess.objective > 0
+
+
+def test_the_older_checkpoints_of_activations_are_passed_over() -> None:
+    network = Patches(Checkpointed(older=True))
+    loss(network, Batch(IMAGE, LABEL)).backward()
+    gradients = [value.grad for value in network.parameters()]
+    victim = fedsim.Update.of(
+        network, gradients=gradients, loss=loss, image_shape=(3, 8, 8), num_examples=1
+    )
+    guess = fedsim.attack(victim, "inverting", steps=2, quiet=True)
+    assert guess.objective is not None
+
+
+class OnceSquared(torch.autograd.Function):
+    """An operation of another's, as of a kernel that was written by hand."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return values.square()
+
+    @staticmethod
+    def backward(ctx: Any, slopes: Tensor) -> Tensor:  # type: ignore[override]
+        return slopes * 2 * ctx.saved_tensors[0]
+
+
+class Once(nn.Linear):
+    def forward(self, values: Tensor) -> Tensor:
+        squared: Tensor = OnceSquared.apply(super().forward(values))  # type: ignore[no-untyped-call]
+        return squared
+
+
+def test_operations_without_a_second_derivative_are_named() -> None:
+    with pytest.raises(CannotAttack, match=r"a layer has no second derivative .*setup_context"):
+        fedsim.attack(victim_of(Patches(Once(16, 16))), "inverting", steps=2, quiet=True)
+
+
+def test_compiled_networks_are_refused_with_the_way_out() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(192, 5)))
+    with pytest.raises(ConfigError, match=r"Sequential is compiled by torch\.jit"):
+        victim_of(scripted)
+
+
+def test_a_frozen_patch_layer_is_named() -> None:
+    network = Positioned(1)
+    gradients = dict(zip(dict(network.named_parameters()), gradients_of(network), strict=True))
+    network.patch.requires_grad_(False)
+    victim = fedsim.Update.of(
+        network,
+        gradients={k: v for k, v in gradients.items() if not k.startswith("patch")},
+        loss=loss,
+        image_shape=(3, 8, 8),
+        num_examples=1,
+    )
+    with pytest.raises(CannotAttack, match="'patch' of Positioned is frozen"):
+        fedsim.attack(victim, "patch_rows", quiet=True)
+
+
+class Cosines(nn.Module):
+    """Classes by their angles, behind the last linear layer."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(192, width), nn.ReLU())
+        self.prototypes = nn.Parameter(torch.randn(5, width))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return 9 * F.linear(F.normalize(self.body(images)), F.normalize(self.prototypes))
+
+
+@pytest.mark.parametrize("width", [5, 64])
+def test_the_last_linear_layer_may_be_no_head(width: int) -> None:
+    victim = victim_of(Cosines(width))
+    assert victim.task.spec.num_classes == 5
+    if width == 64:
+        guess = fedsim.attack(victim, "spear", budget=10, quiet=True)
+        assert guess.certified == (True,)
+        assert fedsim.score(guess, truth=IMAGE).mean("psnr") > 75
 
 
 def test_restarts_differentiate_attention_twice_in_lanes() -> None:

@@ -85,6 +85,16 @@ WEIGHTS: dict[str, Reply] = {
         (str(i), v) for i, v in enumerate([*step.weights.values(), *step.gradient.values()])
     ),
     "other names": lambda step: OrderedDict((f"net.{k}", v) for k, v in step.weights.items()),
+    "a single vector": lambda step: OrderedDict(
+        vector=torch.cat([v.flatten() for v in step.weights.values()])
+    ),
+    "a record for each layer": lambda step: {
+        layer: ArrayRecord({k: v for k, v in step.weights.items() if k.startswith(layer)})
+        for layer in "ah"
+    },
+    "as Opacus names them": lambda step: OrderedDict(
+        (f"_module.{k}", v) for k, v in step.weights.items()
+    ),
     "a record of control variates first": lambda step: {
         "variates": ArrayRecord(step.gradient),
         "model": ArrayRecord(step.weights),
@@ -132,6 +142,9 @@ GRADIENTS: dict[str, Reply] = {
     "float64": lambda step: step.each(lambda s, w, g: g.double()),
     "float16": lambda step: step.each(lambda s, w, g: g.half()),
     "a positive rate": lambda step: step.each(lambda s, w, g: RATE * g),
+    "a single vector": lambda step: OrderedDict(
+        vector=torch.cat([v.flatten() for v in step.gradient.values()])
+    ),
     "some arrays alone": lambda step: OrderedDict(list(step.gradient.items())[:2]),
 }
 CASES = [
@@ -226,6 +239,23 @@ def test_every_kind_of_reply_is_told_and_certified(
     captures = capture(tmp_path, reply)
     assert {captures.store.record(key).kind for key in captures.store.keys()} == {kind}
     check_exact(captures)
+
+
+def test_a_claim_of_all_rows_leaves_the_step_its_image(tmp_path: Path) -> None:
+    many = {"metrics": MetricRecord({"num-examples": 128})}
+    captures = capture(tmp_path, WEIGHTS["float32"], beside=lambda step: many)
+    victim = next(iter(captures))
+    guess = fedsim.attack(victim, "closed_form", quiet=True)
+    assert guess.certified == (True,)
+    assert guess.note == "1 example (tried, as the number is not known)"
+
+
+def test_layers_of_differences_in_half_precision_are_solved(tmp_path: Path) -> None:
+    captures = capture(tmp_path, DIFFERENCES["float16"])
+    for victim in captures:
+        guess = fedsim.attack(victim, "closed_form", quiet=True)
+        truth = image(victim.observation.key.client - 1000)
+        assert fedsim.score(guess, truth=truth).mean("psnr") > 60
 
 
 @pytest.mark.parametrize("name", BFLOAT16)

@@ -1,0 +1,37 @@
+"""Forward passes that keep their activations, so that derivatives can be taken of derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils import checkpoint
+
+
+@contextmanager
+def without_checkpoints() -> Iterator[None]:
+    """Let ``torch.utils.checkpoint`` keep activations, under whatever name a network imported it.
+
+    The hooks of its newer form fail in ``torch.func``, and its older one in ``autograd.grad``.
+    """
+    replaced = {
+        "CheckpointFunction": _Kept,
+        "_checkpoint_without_reentrant_generator": lambda *args, **options: iter([None]),
+    }
+    former = {name: getattr(checkpoint, name) for name in replaced}
+    try:
+        for name, value in replaced.items():
+            setattr(checkpoint, name, value)
+        yield
+    finally:
+        for name, value in former.items():
+            setattr(checkpoint, name, value)
+
+
+class _Kept:
+    """In place of the autograd function of the older form."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:  # noqa: ANN401
+        return function(*args)
