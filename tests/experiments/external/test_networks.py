@@ -114,14 +114,14 @@ class OnceSquared(torch.autograd.Function):
         return values.square()
 
     @staticmethod
-    def backward(ctx: Any, slopes: Tensor) -> Tensor:  # type: ignore[override]
-        return slopes * 2 * ctx.saved_tensors[0]
+    def backward(ctx: Any, slopes: Tensor) -> Tensor:
+        slope: Tensor = slopes * 2 * ctx.saved_tensors[0]
+        return slope
 
 
 class Once(nn.Linear):
-    def forward(self, values: Tensor) -> Tensor:
-        squared: Tensor = OnceSquared.apply(super().forward(values))  # type: ignore[no-untyped-call]
-        return squared
+    def forward(self, values: Tensor) -> Any:
+        return OnceSquared.apply(super().forward(values))  # type: ignore[no-untyped-call]
 
 
 def test_operations_without_a_second_derivative_are_named() -> None:
@@ -160,7 +160,8 @@ class Cosines(nn.Module):
         self.prototypes = nn.Parameter(torch.randn(5, width))
 
     def forward(self, images: Tensor) -> Tensor:
-        return 9 * F.linear(F.normalize(self.body(images)), F.normalize(self.prototypes))
+        angles: Tensor = F.linear(F.normalize(self.body(images)), F.normalize(self.prototypes))
+        return 9 * angles
 
 
 @pytest.mark.parametrize("width", [5, 64])
