@@ -111,13 +111,13 @@ def _by_round(section: TaskFindings) -> Iterator[Value]:
     for result in section.results:
         labels = _labels(section, result.place, attack_name(section, result))
         labels["probe"] = result.probe
-        ended = _outcome(result.jobs)
+        ended, batch = _outcome(result.jobs), result.n / sum(result.jobs.values())
         for metric, leaked in result.leakage.items():
-            size = _size(metric, leaked)
+            size = _size(metric, leaked, batch)
             yield Value(labels, title(metric), leaked.unit, size, *_spread(leaked), ended)
         for metric, rounds in result.rounds.items():
             for number, leaked in rounds.items():
-                measure, size = f"{title(metric)}, round {number}", _size(metric, leaked)
+                measure, size = f"{title(metric)}, round {number}", _size(metric, leaked, batch)
                 yield Value(labels, measure, leaked.unit, size, *_spread(leaked), ended)
 
 
@@ -175,7 +175,9 @@ def _paired(side: Side, metric: str) -> Iterator[Value]:
             name = f"{first} less {second}{f', {title(other.control)}' * control}"
             labels = _labels(section, attack.place, name)
             unit = unit_of(section, metric)
-            size = _size(metric, between)
+            both = attack.values.keys() & other.values.keys()
+            replies = len({(victim.seed, victim.client, victim.round) for victim in both})
+            size = _size(metric, between, between.n / replies)
             yield Value(labels, title(metric), unit, size, *_spread(between))
 
 
@@ -223,11 +225,11 @@ def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
     for result in section.results:
         labels = _labels(section, result.place, attack_name(section, result))
         labels["probe"] = result.probe
-        ended = _outcome(result.jobs)
+        ended, batch = _outcome(result.jobs), result.n / sum(result.jobs.values())
         for metric in [section.main] if result.control != "none" else metrics:
             if leaked := result.leakage.get(metric):
                 spread = _spread(leaked)
-                size = _size(metric, leaked)
+                size = _size(metric, leaked, batch)
                 yield Value(labels, title(metric), leaked.unit, size, *spread, ended)
         rounds = result.rounds.get(section.main, {}) if result.control == "none" else {}
         for number, leaked in rounds.items() if len(rounds) > 1 else ():
@@ -247,10 +249,10 @@ def _spread(estimate: Estimate) -> tuple[float, float | None, float | None]:
     return estimate.mean, *ends
 
 
-def _size(metric: str, estimate: Estimate) -> int:
-    """Examples behind a mean; clients where all examples of a batch have its one value."""
+def _size(metric: str, estimate: Estimate, batch: float) -> int:
+    """Examples behind a mean; batches of this many where all examples of one have its value."""
     whole = metric in METRICS and METRICS[metric].of_batch
-    return estimate.clusters if whole else estimate.n
+    return round(estimate.n / batch) if whole else estimate.n
 
 
 def _gains(section: TaskFindings) -> Iterator[Value]:

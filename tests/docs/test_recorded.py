@@ -8,6 +8,7 @@ import pytest
 
 from docs import measured, recorded, values
 from docs.measured import Columns, Row
+from experiments.analysis.statistics import mean
 from experiments.plan.folder import Run
 from experiments.stages.rows import read_rows, write_rows
 from experiments.wording.names import title
@@ -187,3 +188,12 @@ def test_a_model_that_diverged_has_no_mean() -> None:
     value = values.Value({**labels, "probe": ""}, "loss", "1", 1, float("inf"), None, None)
     (row,), _ = recorded._tabulated([value])
     assert Row.model_validate(row.model_dump()).text(2) == "diverged"
+
+
+def test_what_a_batch_has_as_a_whole_counts_batches() -> None:
+    """Of five clients under four seeds, whose batches hold 16 texts."""
+    scores, clients = [0.5] * 320, [i // 64 for i in range(320)]
+    known = mean(scores, clients)
+    assert (known.n, known.clusters) == (320, 5)
+    assert values._size("rougeL_best", known, 16.0) == 20
+    assert values._size("rougeL", known, 16.0) == 320
