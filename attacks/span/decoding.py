@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from attacks.base import Job, Reconstruction
@@ -41,60 +43,72 @@ def decodable(model: AttackedModel) -> bool:
     return adapter_evidence(model, layer, model.task.max_length) is not None
 
 
-def decode(
-    model: AttackedModel, rng: torch.Generator, job: Job, *, rows: bool
-) -> Reconstruction | None:
-    """The likeliest sentences; None where nothing tells.
+@dataclass(frozen=True)
+class LikelihoodSearch:
+    """Decodes the likeliest sentences, each token by the likelihood that it is of the batch.
 
     They are ``consistent`` if their own gradient explains the update up to its noise. The note of
     other guesses names the words that are likely to occur in the batch, and says what the first
     round of adapters withholds. Where noise hides all that tells of words, the guess is that of
     ``PriorOnly``, if auxiliary rows are granted: a search would find the noise's own words.
 
-    Args:
+    Attributes:
         model: under attack, its update of any optimizer and defense; none is declared.
         rng: the only source of randomness.
         job: ends the search when its time is up.
         rows: exclude words whose embedding row is zero, if an untied table is sent.
-
-    Raises:
-        CannotAttack: the network has no attention over linear layers.
     """
-    observation, task = model.observation, model.task
-    if task.spec.target != "class":  # a guess needs one, to compare its gradient
-        return None
-    traces = soft_traces(model, rows=rows)
-    tables = None if traces.layers.causal else table_rows(model)
-    if not traces.shown and tables is None:
-        return None
-    count, public = observation.knowledge.num_examples or 1, observation.knowledge.auxiliary
-    hidden = bool(public) and not _tells(traces, tables, observation)
-    lines: list[list[int]] = []
-    labels: list[int] = []
-    if traces.layers.causal:
-        lines = causal.decode(model, traces, rng, job, sure=bool(public))
-        labels = [-1] * len(lines)
+
+    model: AttackedModel
+    rng: torch.Generator
+    job: Job
+    rows: bool
+
+    def run(self) -> Reconstruction | None:
+        """The sentences; None where nothing tells.
+
+        Raises:
+            CannotAttack: the network has no attention over linear layers.
+        """
+        observation, task = self.model.observation, self.model.task
+        if task.spec.target != "class":  # a guess needs one, to compare its gradient
+            return None
+        traces = soft_traces(self.model, rows=self.rows)
+        tables = None if traces.layers.causal else table_rows(self.model)
+        if not traces.shown and tables is None:
+            return None
+        count, public = observation.knowledge.num_examples or 1, observation.knowledge.auxiliary
+        hidden = bool(public) and not _tells(traces, tables, observation)
+        lines, labels = self._sentences(traces, tables, hidden=hidden)
         hidden = hidden and not lines
-    elif not hidden:
-        lines, labels = encoder.decode(model, traces, tables, job)
-    read = len(lines)
-    if not read and not public:
-        return None
-    level: Certificate = "guess"
-    if read < count and public:
-        usual, their_labels = prior_lines(observation, task, job)
-        lines, labels = lines + usual[read:], labels + their_labels[read:]
-    if read == count and not job.expired:
-        level = support(observation, task, model.network, lines, labels)
-    note = _HIDDEN if hidden else _few(read, count)
-    if level == "guess" and not hidden:
-        note = "; ".join(filter(None, (note, note_of(likely_words(traces, count), task))))
-    return Reconstruction(
-        batch_of(lines, task, labels),
-        confidence=(level,) * len(lines),
-        expired=job.expired,
-        note="; ".join(filter(None, (note, first_round(observation)))),
-    )
+        read = len(lines)
+        if not read and not public:
+            return None
+        level: Certificate = "guess"
+        if read < count and public:
+            usual, their_labels = prior_lines(observation, task, self.job)
+            lines, labels = lines + usual[read:], labels + their_labels[read:]
+        if read == count and not self.job.expired:
+            level = support(observation, task, self.model.network, lines, labels)
+        note = _HIDDEN if hidden else _few(read, count)
+        if level == "guess" and not hidden:
+            note = "; ".join(filter(None, (note, note_of(likely_words(traces, count), task))))
+        return Reconstruction(
+            batch_of(lines, task, labels),
+            confidence=(level,) * len(lines),
+            expired=self.job.expired,
+            note="; ".join(filter(None, (note, first_round(observation)))),
+        )
+
+    def _sentences(
+        self, traces: SoftTraces, tables: TableRows | None, *, hidden: bool
+    ) -> tuple[list[list[int]], list[int]]:
+        """The likeliest sentences with their classes, -1 where the model has none."""
+        if traces.layers.causal:
+            sure = bool(self.model.observation.knowledge.auxiliary)
+            lines = causal.decode(self.model, traces, self.rng, self.job, sure=sure)
+            return lines, [-1] * len(lines)
+        return ([], []) if hidden else encoder.decode(self.model, traces, tables, self.job)
 
 
 def _few(read: int, count: int) -> str:

@@ -12,7 +12,7 @@ from pydantic import Field
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.declared import recovered
-from attacks.span.decoding import decodable, decode
+from attacks.span.decoding import LikelihoodSearch, decodable
 from attacks.span.exact.search import ExactSearch
 from attacks.span.exact.sparse_recovery import SparseRecovery
 from attacks.span.over_rounds import over_rounds
@@ -170,7 +170,7 @@ class Span(Attack):
                 return few
         if exact is not None and (job.expired or search.tells_half(exact)):
             return exact
-        if guess := decode(model, rng, job, rows=self.bag) or exact:
+        if guess := LikelihoodSearch(model, rng, job, self.bag).run() or exact:
             return guess
         raise refusal from None
 

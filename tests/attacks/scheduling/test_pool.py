@@ -120,15 +120,15 @@ def test_killed_worker_gives_the_same_rows(run: Run, jobs: Jobs, tmp_path: Path)
 
 def test_hang_is_killed(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
     demand = Demand(budget=4.0, grace=0.5)
-    records = run(jobs("fake", act="hang", since=1, round=1, demand=demand))
-    assert [r.status for r in records] == ["done", "timeout", "timeout"]
+    records = run(jobs("fake", act="hang", since=1, round=1, demand=demand)[:2])
+    assert [r.status for r in records] == ["done", "timeout"]
     assert (
         records[1].reason
         == "unfinished: the clock ended it, which killed it after 4 s budget and 0.5 s grace"
     )
     assert records[1].sha256 is None
     assert 4 < records[1].seconds < 15
-    assert runs() == 3
+    assert runs() == 2
 
 
 def works(pid: int | str) -> bool:
@@ -207,15 +207,16 @@ def test_submitted_twice_runs_once(
         RayPool(ledger, max_running=2) as pool,
     ):
         threads = [
-            threading.Thread(target=pool.submit, args=(jobs(round=number),)) for number in (1, 2, 1)
+            threading.Thread(target=pool.submit, args=(jobs(round=number)[:2],))
+            for number in (1, 2, 1)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        pool.submit(jobs())
+        pool.submit([*jobs(round=1)[:2], *jobs(round=2)[:2]])
         records = pool.drain()
-        assert runs() == len(records) == len(ledger.rows()) == 6
+        assert runs() == len(records) == len(ledger.rows()) == 4
 
 
 def test_written_but_not_reported(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:

@@ -10,7 +10,7 @@ import torch
 from attacks.base import Job
 from attacks.observed.word_rows import words_of_pruned
 from attacks.proofs.gradient_match import GradientMatcher
-from attacks.span.decoding import decode
+from attacks.span.decoding import LikelihoodSearch
 from attacks.span.encoder.joint_words import RowView, View
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.table_rows import TableRows, table_rows
@@ -126,7 +126,7 @@ def test_a_sentence_under_noise(bert: Victim) -> None:
     (line,) = lines(truth)
     seen = replace(seen, knowledge=Knowledge(num_examples=1, lengths=(len(line),)))
     model = AttackedModel.of(seen, task)
-    decoded = decode(model, torch.Generator().manual_seed(0), Job(), rows=True)
+    decoded = LikelihoodSearch(model, torch.Generator().manual_seed(0), Job(), rows=True).run()
     assert decoded is not None
     right = torch.tensor(lines(decoded.guess)[0]) == torch.tensor(line)
     assert float(right.double().mean()) > 0.8

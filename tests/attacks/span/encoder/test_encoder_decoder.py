@@ -11,7 +11,7 @@ from attacks.base import Job
 from attacks.observed.prior import prior_guess
 from attacks.observed.readings import read
 from attacks.proofs.gradient_match import GradientMatcher
-from attacks.span.decoding import decode
+from attacks.span.decoding import LikelihoodSearch
 from attacks.span.encoder.joint_words import JointWords
 from attacks.span.encoder.proposals import PositionScores
 from attacks.span.encoder.word_search import exchanged
@@ -34,7 +34,7 @@ def decoded(victim: Victim, rows: list[int], *defenses: dict[str, object]) -> tu
     lengths = tuple(sorted(map(len, lines(truth)))) if len(rows) > 1 else None
     seen = replace(seen, knowledge=Knowledge(num_examples=len(rows), lengths=lengths))
     model = AttackedModel.of(seen, task)
-    guess = decode(model, torch.Generator().manual_seed(0), Job(), rows=True)
+    guess = LikelihoodSearch(model, torch.Generator().manual_seed(0), Job(), rows=True).run()
     assert guess is not None
     return guess.guess, truth
 
@@ -160,7 +160,7 @@ def test_where_noise_hides_all_the_guess_is_the_prior(bert: Victim) -> None:
         knowledge = Knowledge(num_examples=1, auxiliary=True)
         seen = replace(seen, knowledge=knowledge)
         model = AttackedModel.of(seen, task)
-        found = decode(model, torch.Generator().manual_seed(0), job, rows=True)
+        found = LikelihoodSearch(model, torch.Generator().manual_seed(0), job, rows=True).run()
         assert found is not None
         assert ("the most frequent words" in (found.note or "")) == hidden
         same = torch.equal(found.guess.inputs, prior_guess(seen, task, job).inputs)
