@@ -12,8 +12,12 @@ from torch import Tensor
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch
 
-Axes: TypeAlias = Literal["height-width", "width-channel"]
-_DIMENSIONS: dict[Axes, tuple[int, int]] = {"height-width": (2, 3), "width-channel": (3, 1)}
+Axes: TypeAlias = Literal["height-width", "width-channel", "none"]
+_DIMENSIONS: dict[Axes, tuple[int, ...]] = {
+    "height-width": (2, 3),
+    "width-channel": (3, 1),
+    "none": (),
+}
 
 
 def dct_images(
@@ -32,14 +36,17 @@ def dct_images(
         count: images to draw.
         num_classes: of the task.
         rng: on the CPU.
-        axes: what is transformed; ``width-channel`` is the authors' code.
+        axes: what is transformed; ``width-channel`` is the authors' code, ``none`` the paper's
+            comparison, a Gaussian in pixel space.
     """
-    axis, other = _DIMENSIONS[axes]
-    coefficients = _dct(_dct(rows.inputs, axis), other)
+    coefficients = rows.inputs
+    for axis in _DIMENSIONS[axes]:
+        coefficients = _dct(coefficients, axis)
     mean, std = coefficients.mean(0), coefficients.std(0, correction=0)
     drawn = mean + std * torch.randn(count, *mean.shape, generator=rng)
-    images = _dct(_dct(drawn, axis, inverse=True), other, inverse=True).clamp(0, 1)
-    return Batch(images, torch.randint(num_classes, (count,), generator=rng))
+    for axis in _DIMENSIONS[axes]:
+        drawn = _dct(drawn, axis, inverse=True)
+    return Batch(drawn.clamp(0, 1), torch.randint(num_classes, (count,), generator=rng))
 
 
 def _dct(images: Tensor, dimension: int, *, inverse: bool = False) -> Tensor:

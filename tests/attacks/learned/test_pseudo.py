@@ -35,10 +35,10 @@ def faint() -> Batch:
 
 
 @pytest.mark.parametrize(
-    ("axes", "dimensions"), [("height-width", (2, 3)), ("width-channel", (3, 1))]
+    ("axes", "dimensions"), [("height-width", (2, 3)), ("width-channel", (3, 1)), ("none", ())]
 )
 def test_cosine_coefficients_have_the_moments_of_the_rows(
-    axes: str, dimensions: tuple[int, int]
+    axes: str, dimensions: tuple[int, ...]
 ) -> None:
     rows, count = faint(), 2000
     drawn = dct_images(rows, count, 10, rng(), axes)  # type: ignore[arg-type]
