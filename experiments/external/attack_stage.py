@@ -136,7 +136,7 @@ def attack_captures(
 
 def _weigh(run: Run, captures: Captured) -> None:
     """Compare each new guess's gradient with the update, and with another client's."""
-    fits: dict[str, object] = dict(read_fits(run))
+    fits = dict(read_fits(run))
     for outcome in outcomes(run, captures.task):
         name = fit_name(outcome.record)
         if outcome.guess is None or name in fits:

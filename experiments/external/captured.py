@@ -19,13 +19,13 @@ from experiments.external.update import Update, descending, update_of, without_d
 from fedsim.build import suggest
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
 from fedsim.errors import ConfigError
-from fedsim.files import load_tensors, read_record
+from fedsim.files import load_tensors
 from fedsim.models import MODELS, transformer
 from fedsim.models.lora import HEADS
 from fedsim.named_code import is_named
 from fedsim.plain_files import check_folder
-from fedsim.tasks import load_task, named_options
-from fedsim.tasks.base import Task, TaskSpec, state
+from fedsim.tasks import load_task, named_options, read_spec
+from fedsim.tasks.base import Task, state
 from fedsim.tasks.given import Model, task_of
 from fedsim.tasks.images import ImageClassification
 from fedsim.tensor_names import Given, own_tensors
@@ -264,7 +264,7 @@ def _task(
         return load_task(store.root)
     given = {name: value for name, value in description.items() if value}
     if written.exists():
-        spec = read_record(written, TaskSpec)
+        spec = read_spec(store.root)
         if spec.kind == "image-classification" and "tokenizer" not in given:
             if "image_shape" not in given:
                 given.setdefault("input_shape", spec.owner_shape or spec.input_shape)

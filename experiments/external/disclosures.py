@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
 
 from attacks.base import Job
 from attacks.observed.known_labels import known_labels
@@ -15,7 +12,7 @@ from attacks.observed.running_statistics import counted_batches, tracking_layers
 from experiments.external.update import Update
 from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import CannotAttack, FedsimError, message_of
-from fedsim.files import Record, read_json, write_json
+from fedsim.files import Record
 from fedsim.knowledge import FACTS
 from fedsim.seeds import generator
 from fedsim.types import Tensors
@@ -119,14 +116,3 @@ def _blurred(update: Tensors, name: str | None) -> bool:
     bias = update[name]
     uncut = len(bias) > 1 and bool((bias != 0).all()) and len(bias.abs().unique()) > 1
     return uncut and float(bias.sum().abs()) > _BALANCE * float(bias.norm())
-
-
-def write_disclosures(folder: Path, given: Sequence[Disclosure]) -> None:
-    """Write what the updates of a cell give away."""
-    write_json(folder / "disclosures.json", {"rows": [one.model_dump() for one in given]})
-
-
-def read_disclosures(folder: Path) -> list[Disclosure]:
-    """What ``write_disclosures`` wrote."""
-    rows = read_json(folder / "disclosures.json")["rows"]
-    return [Disclosure.model_validate_json(json.dumps(row)) for row in rows]

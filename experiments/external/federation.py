@@ -16,10 +16,11 @@ from experiments.plan.config import find, parse_experiment
 from experiments.plan.toml_source import read_toml
 from fedsim.capture import CaptureRecord, CaptureStore
 from fedsim.errors import ConfigError, FedsimError
-from fedsim.files import read_record, write_bytes
+from fedsim.files import write_bytes
 from fedsim.models import IMAGE_MODELS, TEXT_MODELS, transformer
 from fedsim.models.lora import is_adapter
 from fedsim.named_code import is_named
+from fedsim.tasks import read_spec
 from fedsim.tasks.base import TaskSpec, load_state, state
 from fedsim.types import Tensors
 
@@ -71,7 +72,7 @@ def experiment_of(folder: Path, out: Path, model: str | None = None) -> str:
             f"{folder}: does not say which model it is about. Run fedsim attack {folder} "
             "--model NAME first, which notes it."
         )
-    spec = read_record(store.root / "task.json", TaskSpec)
+    spec = read_spec(store.root)
     if spec.owner_shape or spec.target != "class":
         raise ConfigError(
             f"{folder}: its inputs are no images or texts, or its targets no classes, and fedsim "

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from experiments.external.disclosures import Disclosure, read_disclosures
-from experiments.external.run import Outcome, efforts, is_scored, outcomes
+from experiments.external.disclosures import Disclosure
+from experiments.external.run import Outcome, efforts, is_scored, outcomes, read_intake
 from experiments.plan.folder import Run, read_provenance
 from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.page import SCRIPT, environment
@@ -70,7 +70,7 @@ def write_page(run: Run, task: Task) -> Path:
 
     It is the report itself, or lies beside it once the run is scored.
     """
-    results, given = list(outcomes(run, task)), read_disclosures(run.cells[0].folder)
+    results, given = list(outcomes(run, task)), read_intake(run).given
     provenance = read_provenance(run.root)
     cohort = run.plan.experiments[0].federation.secure_aggregation
     guesses = [_shown(outcome) for outcome in results if outcome.guess is not None]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attacks.scheduling.readings import MIRRORED
 from experiments.external.captured import Captured
-from experiments.external.disclosures import disclosed, write_disclosures
+from experiments.external.disclosures import Disclosure, disclosed
 from experiments.external.evidence import Fit
 from experiments.external.guess import Guess, caveats
 from experiments.external.saving import save_capture
@@ -28,7 +28,7 @@ from fedsim.capture import CaptureKey, CaptureStore, batch_from, client_of
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError, StoreError
 from fedsim.federation import FederationConfig
-from fedsim.files import digest, load_tensors, read_json, read_record, write_json
+from fedsim.files import Sealed, digest, load_tensors, read_record, write_json
 from fedsim.knowledge import FACTS
 from fedsim.manifest import hashes
 from fedsim.metrics import METRICS
@@ -38,7 +38,25 @@ from fedsim.server_knows import ServerKnows
 from fedsim.tasks import save_task
 from fedsim.tasks.base import Task
 
-_UNFIT, _FITS = "unfit.json", "fits.json"
+_INTAKE, _FITS = "intake.json", "cosines.json"
+
+
+class Intake(Sealed):
+    """What was taken into the run.
+
+    Attributes:
+        given: what each update gives away by itself.
+        unfit: capture -> why its tensors do not fit the model.
+    """
+
+    given: tuple[Disclosure, ...]
+    unfit: dict[str, str]
+
+
+class Fits(Sealed):
+    """The cosines of the guesses, by ``fit_name``; None for a guess that has none."""
+
+    cosines: dict[str, Fit | None]
 
 
 @dataclass(frozen=True)
@@ -131,9 +149,10 @@ def make_run(captures: Captured, names: Sequence[str], budget: float) -> Run:
     fresh = not root.exists()
     make_private(root)
     run = Run.create(plan, root)
-    if not run.cells[0].simulated:
+    (cell,) = run.cells
+    if not (cell.simulated and (cell.folder / _INTAKE).exists()):
         try:
-            _take_in(captures, run.cells[0])
+            _take_in(captures, cell)
         except ConfigError:
             if fresh:
                 shutil.rmtree(root)
@@ -150,7 +169,13 @@ def open_run(folder: Path) -> Run:
     root = folder.resolve() / "run"
     if not (root / "experiment.toml").exists():
         raise StoreError(f"{folder}: not attacked. Run fedsim attack {folder} first.")
-    return Run.open(root)
+    run = Run.open(root)
+    if not (run.cells[0].folder / _INTAKE).exists():
+        raise StoreError(
+            f"{folder}: attacked by an earlier version. Run fedsim attack {folder} again, which "
+            "keeps its guesses."
+        )
+    return run
 
 
 def _experiment(captures: Captured, budget: float) -> ExperimentConfig:
@@ -158,7 +183,7 @@ def _experiment(captures: Captured, budget: float) -> ExperimentConfig:
     store, spec = captures.store, captures.task.spec
     records = [store.record(key) for key in store.keys()]
     known = {
-        "task": spec.model_dump(mode="json"),
+        "task": spec.model_dump(mode="json", exclude={"seal"}),
         "knows": {k: _plain(v) for k, v in captures.knows.items()},
         "kind": captures.kind,
         "base": captures.base is not None,
@@ -220,8 +245,7 @@ def _take_in(captures: Captured, cell: Cell) -> None:
         raise error
     save_task(captures.task, store.root)
     write_json(store.root / "run.json", {"captures": str(captures.store.root)})
-    write_json(cell.folder / _UNFIT, unfit)
-    write_disclosures(cell.folder, given)
+    write_json(cell.folder / _INTAKE, Intake(given=tuple(given), unfit=unfit))
     seal = hashes(store.root)
     done = SimulationRecord(seconds=0, utility=(), bytes_up={}, incidents=(), captures=seal)
     write_json(cell.folder / "simulation.json", done)
@@ -230,7 +254,7 @@ def _take_in(captures: Captured, cell: Cell) -> None:
 def outcomes(run: Run, task: Task) -> Iterator[Outcome]:
     """What attacks left, by attack and capture."""
     (cell,) = run.cells
-    unfit, fits = read_json(cell.folder / _UNFIT), read_fits(run)
+    unfit, fits = read_intake(run).unfit, read_fits(run)
     for name in [table["name"] for table in cell.experiment.attacks]:
         for text, reason in unfit.items():
             key = CaptureKey.parse(text)
@@ -243,7 +267,7 @@ def outcomes(run: Run, task: Task) -> Iterator[Outcome]:
                 yield _outcome(path, task, fits)
 
 
-def _outcome(path: Path, task: Task, fits: Mapping[str, Sequence[float | str | None]]) -> Outcome:
+def _outcome(path: Path, task: Task, fits: Mapping[str, Fit | None]) -> Outcome:
     record = read_record(path, JobRecord)
     if record.sha256 is None:
         return Outcome(record, None, None)
@@ -259,8 +283,7 @@ def _outcome(path: Path, task: Task, fits: Mapping[str, Sequence[float | str | N
         note=caveats(task, record.reason, confidence),
         task=task,
     )
-    cosines = fits.get(fit_name(record))
-    return Outcome(record, guess, Fit(*cosines) if cosines else None)  # type: ignore[arg-type]
+    return Outcome(record, guess, fits.get(fit_name(record)))
 
 
 def fit_name(record: JobRecord) -> str:
@@ -268,15 +291,24 @@ def fit_name(record: JobRecord) -> str:
     return f"{record.attack}/{record.key}/{record.sha256}"
 
 
-def read_fits(run: Run) -> dict[str, list[float | str | None]]:
-    """The cosines of the guesses, by ``fit_name``; None for a guess that has none."""
+def read_intake(run: Run) -> Intake:
+    """What was taken into the run.
+
+    Raises:
+        StoreError: the file is missing, cut or altered, or the run is of an earlier version.
+    """
+    return read_record(run.cells[0].folder / _INTAKE, Intake)
+
+
+def read_fits(run: Run) -> dict[str, Fit | None]:
+    """The cosines of the guesses, see ``Fits``; empty before the first."""
     path = run.cells[0].folder / _FITS
-    return read_json(path) if path.exists() else {}
+    return read_record(path, Fits).cosines if path.exists() else {}
 
 
-def write_fits(run: Run, fits: Mapping[str, object]) -> None:
+def write_fits(run: Run, fits: Mapping[str, Fit | None]) -> None:
     """Keep the cosines of the guesses."""
-    write_json(run.cells[0].folder / _FITS, fits)
+    write_json(run.cells[0].folder / _FITS, Fits(cosines=dict(fits)))
 
 
 def is_scored(run: Run) -> bool:

@@ -109,7 +109,8 @@ def report_captures(folder: Path) -> pd.DataFrame:
     import pandas as pd
 
     check_folder(folder)
-    started, run, task = time.monotonic(), open_run(folder), load_task(folder, network=False)
+    started, run = time.monotonic(), open_run(folder)
+    task = load_task(run.cells[0].captures.root, network=False)
     table = sorted(efforts(list(outcomes(run, task))), key=lambda effort: effort.attack)
     frame = pd.DataFrame(table).rename(columns={"null": "cosine (null)"})
     if is_scored(run):

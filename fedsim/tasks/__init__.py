@@ -126,6 +126,15 @@ def save_task(task: Task, folder: Path) -> None:
     write_json(folder / "task.json", task.spec)
 
 
+def read_spec(folder: Path) -> TaskSpec:
+    """The spec in ``task.json``, equal to the one that ``save_task`` wrote.
+
+    Raises:
+        StoreError: the file is missing, cut or altered.
+    """
+    return read_record(folder / "task.json", TaskSpec).model_copy(update={"seal": None})
+
+
 _held: dict[Path, Task] = {}
 
 
@@ -159,7 +168,7 @@ def load_task(folder: Path, *, network: bool = True) -> Task:
     """
     if folder in _held:
         return _held[folder]
-    spec = read_record(folder / "task.json", TaskSpec)
+    spec = read_spec(folder)
     if spec.factory:
         return _of_factory(spec, folder) if network else ImageClassification(spec)
     name = spec.added or spec.kind

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedsim.cell import TaskKind
-from fedsim.files import Record
+from fedsim.files import Sealed
 from fedsim.metrics.base import Examples, Metric
 from fedsim.models.lora import LoRA
 from fedsim.schema import Column
@@ -25,7 +25,7 @@ Network: TypeAlias = Callable[..., Any]
 """A module, or a function with the signature of its ``forward``."""
 
 
-class TaskSpec(Record):
+class TaskSpec(Sealed):
     """``captures/task.json``: all public facts of a task, enough to rebuild the model anywhere.
 
     Attributes:

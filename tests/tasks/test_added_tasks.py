@@ -57,7 +57,8 @@ def test_without_the_package_its_task_is_not_known(tmp_path: Path) -> None:
     rows = load_rows("sentences", "train", modality="text").take(range(2))
     save_task(make_task(config("auto"), rows), tmp_path)
     path = tmp_path / "task.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "added": "fake_backwards"}))
+    changed = {"added": "fake_backwards", "seal": None}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
     with pytest.raises(StoreError, match=r"task.json: the task 'fake_backwards' is not installed"):
         load_task(tmp_path)
 

@@ -1,6 +1,7 @@
 """Attacks on another application's captures make a run folder: kept, sealed, scored, shown."""
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import fedsim
 from attacks import ATTACKS
 from attacks.scheduling.ledger import read_ledger
 from experiments.external.captured import captured
-from experiments.external.disclosures import Disclosure, disclosed, read_disclosures
-from experiments.external.run import open_run
+from experiments.external.disclosures import Disclosure, disclosed
+from experiments.external.run import open_run, read_intake
 from experiments.plan.folder import write_experiment
 from fedsim.errors import ConfigError, StoreError
 from tests.experiments.conftest import Said
@@ -105,13 +106,29 @@ def test_an_experiment_of_somebody_else_leads_nowhere(tmp_path: Path) -> None:
 
 def test_a_hostile_text_stays_a_text(captures: Path, said: Said) -> None:
     said("attack", captures, "--attacks", "span")
-    path = captures / "run" / open_run(captures).cells[0].name / "disclosures.json"
-    path.write_text(path.read_text("utf-8").replace("by name", "<script>alert(1)</script>"))
+    path = captures / "run" / open_run(captures).cells[0].name / "intake.json"
+    text = path.read_text("utf-8").replace("by name", "<script>alert(1)</script>")
+    path.write_text(re.sub(r'"seal": "\w+"', '"seal": null', text))
     assert said("report", captures)[0] == 0
     text = (captures / "run" / "report" / "index.html").read_text("utf-8")
     assert "<script>alert(1)" not in text
     assert "&lt;script&gt;alert(1)" in text
-    assert len(read_disclosures(path.parent)) == 2
+    assert len(read_intake(open_run(captures)).given) == 2
+
+
+def test_a_digit_of_what_a_page_shows_is_refused(captures: Path, said: Said) -> None:
+    said("attack", captures, "--attacks", "span")
+    cell = captures / "run" / open_run(captures).cells[0].name
+    for path in (cell / "intake.json", cell / "cosines.json", cell / "captures" / "task.json"):
+        whole = path.read_text("utf-8")
+        path.write_text(re.sub(r"[1-8]", lambda digit: str(int(digit[0]) + 1), whole, count=1))
+        code, _, error = said("report", captures)
+        assert (code, f"{path}: " in error) == (2, True), error
+        path.write_text(whole)
+    (cell / "intake.json").unlink()
+    assert "attacked by an earlier version" in said("report", captures)[2]
+    assert said("attack", captures, "--attacks", "span")[0] == 0
+    assert said("report", captures)[0] == 0
 
 
 def images(net: Any, count: int | None, classes: list[int], noise: float = 0.0) -> Disclosure:
