@@ -61,8 +61,13 @@ def hides_its_sign(received: Arrays) -> bool:
 
 
 def ascends(gradients: Arrays, examples: int | None) -> bool:
-    """Whether what is said to be a gradient has the opposite sign, as its head's biases show."""
-    return _head_sign(gradients, examples) > 0
+    """Whether what is said to be a gradient has the opposite sign, as its head's biases show.
+
+    A batch of unknown size may hold all classes of a few but one, which alone rises then.
+    """
+    vectors = [v for v in gradients.values() if v.ndim == 1 and v.dtype.kind == "f"]
+    few = not vectors or _FEW * vectors[-1].size < 1
+    return not (few and examples is None) and _head_sign(gradients, examples) > 0
 
 
 def cosine(sent: Arrays, received: Arrays) -> float:

@@ -142,13 +142,19 @@ def unit_rows(observation: Observation, layer: FirstLinear, device: torch.device
 
 
 def slopes(network: nn.Module, task: Task, layer: FirstLinear, images: Tensor) -> Tensor:
-    """``dL_i/dz`` of each image alone, for each class it may have: ``(image, class, unit)``."""
+    """``dL_i/dz`` of each image alone, for each class it may have: ``(image, class, unit)``.
+
+    A loss may call the network several times, whose slopes add up.
+    """
     single = []
     with noted({layer.module: network.get_submodule(layer.module)}) as calls:
         for label in range(task.spec.num_classes):
             labels = torch.full((len(images),), label, device=images.device)
             loss = task.loss(network, Batch(images, labels)) * len(images)
-            single.append(torch.autograd.grad(loss, calls.pop().output)[0])
+            outputs = [call.output for call in calls]
+            calls.clear()
+            each = torch.autograd.grad(loss, outputs, allow_unused=True, materialize_grads=True)
+            single.append(torch.stack(each).sum(0))
     return torch.stack(single, 1)
 
 

@@ -40,12 +40,14 @@ class SingleTarget:
             scaled, or another learning rate than is known. It is 1 where the targets are numbers.
         error: relative part of the slopes that the target does not explain.
         checked: whether more slopes than unknowns agree, so that noise would show.
+        ranged: whether other numbers have the same slopes, as beyond the bend of an L1 loss.
     """
 
     target: Tensor
     factor: float
     error: float
     checked: bool = False
+    ranged: bool = False
 
     @property
     def trusted(self) -> float:
@@ -59,6 +61,13 @@ def scale_note(factor: float) -> str:
         return ""
     shown = f"{factor:.2f}" if 0.1 <= factor < 1e6 else f"{factor:.3g}"
     return f"the gradient is {shown} times that of the loss"
+
+
+def target_note(single: SingleTarget) -> str:
+    """That numbers stand for others that the loss does not tell apart; empty if it does."""
+    if not single.ranged:
+        return ""
+    return "the loss tells on which side of the output its target lies, and not how far"
 
 
 def single_target(
@@ -139,24 +148,30 @@ def _solved(
     """Numbers whose slopes are the observed ones, by Newton's method from beside the outputs."""
     size = task.spec.targets
     start = outputs[:, :size] - bias[None, :size].sign() / 2
-    target = start.detach()
+    target, ranged = start.detach(), False
     for _ in range(_STEPS):
         target = target.detach().requires_grad_()
         reached = slopes(target)
         rest = (bias - reached).detach()
+        rows = torch.stack([_row(slope, target) for slope in reached])
+        ranged = bool((rows == 0).all(0).any())
         if rest.norm() <= 1e-12 * bias.norm() or not reached.requires_grad:
             break
-        rows = [
-            torch.autograd.grad(
-                slope, target, retain_graph=True, allow_unused=True, materialize_grads=True
-            )[0][0]
-            for slope in reached
-        ]
-        step = torch.linalg.lstsq(torch.stack(rows), rest[:, None], driver="gelsd").solution
+        step = torch.linalg.lstsq(rows, rest[:, None], driver="gelsd").solution
         target = target + step.T
     target = target.detach()
     error = float((bias - slopes(target).detach()).norm() / bias.norm())
-    return SingleTarget(target, 1.0, error)
+    return SingleTarget(target, 1.0, error, ranged=ranged)
+
+
+def _row(slope: Tensor, target: Tensor) -> Tensor:
+    """Derivatives of one slope by the numbers of one example."""
+    if not slope.requires_grad:
+        return torch.zeros_like(target[0])
+    row: Tensor = torch.autograd.grad(
+        slope, target, retain_graph=True, allow_unused=True, materialize_grads=True
+    )[0][0]
+    return row
 
 
 def unscaled(observation: Observation, model: Replay) -> tuple[Tensors, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -11,11 +13,14 @@ from attacks.observed.labels import find_head
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
+from fedsim.tasks.targets import output_slopes
 from fedsim.types import Batch
 
 _UNEXPLAINED = 1e-3
 """Part of the slopes that may be left unexplained: right guesses leave 1e-7 of a gradient, others
 8e-3 and more. Half and double of it judge the tests alike."""
+_PLAIN = 1e-5
+"""What float32 leaves of the slopes of a plain cross-entropy."""
 _LEAST = 0.005
 """Share of a label below which it counts as not smoothed."""
 _FEWEST = 3  # of two, each guess has labels and a smoothing that fit
@@ -32,12 +37,14 @@ def smoothing_note(observation: Observation, task: Task, guess: Batch) -> str:
     slopes = _slopes(observation, task, guess)
     if slopes is None:
         return ""
-    reached, softmax = slopes
+    reached, softmax, plain = slopes
     count, classes = reached.shape
     if classes < _FEWEST or count * (classes - 1) < _EQUATIONS:
         return ""
     label = one_hot(reached.argmin(1), classes)
     goal = (softmax - label).flatten()
+    if (plain(reached.argmin(1)).flatten() - goal / count).norm() > _PLAIN * goal.norm():
+        return ""  # the loss is no plain cross-entropy itself
     system = torch.stack((reached.flatten(), (1 / classes - label).flatten()), 1)
     scale, share = torch.linalg.lstsq(system, goal[:, None]).solution[:, 0].tolist()
     error = (system @ system.new_tensor([scale, share]) - goal).norm() / goal.norm()
@@ -49,8 +56,13 @@ def smoothing_note(observation: Observation, task: Task, guess: Batch) -> str:
     )
 
 
-def _slopes(observation: Observation, task: Task, guess: Batch) -> tuple[Tensor, Tensor] | None:
-    """Slopes and softmax ``(example, class)`` at the head; None where they cannot be told."""
+def _slopes(
+    observation: Observation, task: Task, guess: Batch
+) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]] | None:
+    """Slopes and softmax ``(example, class)`` at the head, and the loss's slopes by class.
+
+    None where they cannot be told.
+    """
     if task.spec.target != "class" or not task.spec.num_classes or not len(guess):
         return None
     network = task.model(observation.sent)
@@ -71,4 +83,10 @@ def _slopes(observation: Observation, task: Task, guess: Batch) -> tuple[Tensor,
     if head.bias in update:
         features = torch.cat([features, features.new_ones(len(guess), 1)], 1)
         gradient = torch.cat([gradient, update[head.bias].double()[:, None]], 1)
-    return (gradient @ torch.linalg.pinv(features)).T, outputs.softmax(1)
+
+    def plain(labels: Tensor) -> Tensor:
+        given = Batch(guess.inputs, labels, guess.mask)
+        single = outputs.to(calls[-1].output)
+        return output_slopes(task.loss, network, head.layer, single, given).double()
+
+    return (gradient @ torch.linalg.pinv(features)).T, outputs.softmax(1), plain

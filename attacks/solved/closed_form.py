@@ -18,6 +18,7 @@ from attacks.observed.single_target import (
     relative_error,
     scale_note,
     single_target,
+    target_note,
 )
 from attacks.observed.smoothed_labels import smoothing_note
 from attacks.proofs.replayed_steps import prove
@@ -31,6 +32,17 @@ from fedsim.knowledge import Fact
 from fedsim.models.network import copied
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
+
+_SINGLE = 1e-4
+"""Second singular value of a layer's gradient, as a share of the first, up to which it is that of a
+single input; float32 weights leave 1e-6, and rounding to eight bits 1e-2."""
+_UNEXPLAINED = (
+    "the first layer shows this input alone, and no target of it explains the other layers: the "
+    "client's loss or its targets differ, as where labels are mixed"
+)
+_ALIKE = 0.05
+"""Spread of the sizes of a gradient's entries, as a share of their mean, below which they are signs
+or steps of Adam."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,8 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
         proof = prove(observation, task, double, [first] if first else [])
         solved = Solved(image, target, proof.error)
         if proof.holds and proof.error <= CUTS.solved_image:
-            notes = (scale_note(target.factor) if scaled else "", range_note(image, task))
+            scale = scale_note(target.factor) if scaled else ""
+            notes = (scale, target_note(target), range_note(image, task))
             return Reconstruction(
                 batch,
                 objective=proof.error,
@@ -128,6 +141,10 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
             return Reconstruction(
                 batch, objective=proof.error, confidence=("guess",), note=smoothed
             )
+        if sequence.first is not None and _is_single(gradient[sequence.first.weight]):
+            scale = scale_note(target.trusted) if scaled else ""
+            note = scale if proof.error < CUTS.explained else _UNEXPLAINED
+            return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
     if sequence.head.bias not in gradient:
         if solved is None or solved.error >= CUTS.explained:
             raise CannotAttack(
@@ -152,6 +169,15 @@ class Solved:
     image: Tensor
     target: SingleTarget
     error: float
+
+
+def _is_single(weight: Tensor) -> bool:
+    """Whether a linear layer's gradient is that of a single input, and no product of signs."""
+    if weight.dim() != 2 or min(weight.shape) < 2:
+        return False
+    first, second = torch.linalg.svdvals(weight)[:2].tolist()
+    sizes = weight[weight != 0].abs()
+    return second < _SINGLE * first and float(sizes.std()) > _ALIKE * float(sizes.mean())
 
 
 def _estimated(

@@ -16,7 +16,7 @@ from attacks.observed.calls import noted
 from attacks.observed.labels import find_head
 from attacks.observed.replay import gradient_or_multiple, replay
 from attacks.observed.seen_input import range_note
-from attacks.observed.single_target import scale_note, single_target
+from attacks.observed.single_target import scale_note, single_target, target_note
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
@@ -81,7 +81,8 @@ class PatchRows(Attack):
         batch = Batch(image, target.target.to(image.device))
         double = replace(batch, inputs=image.double())
         proof = prove(observation, task, double, [(patches.weight, patches.table)])
-        notes = (scale_note(target.factor) if scaled else "", range_note(image, task))
+        scale = scale_note(target.factor) if scaled else ""
+        notes = (scale, target_note(target), range_note(image, task))
         sharp = proof.error <= CUTS.solved_image
         return Reconstruction(
             batch,

@@ -154,6 +154,73 @@ def test_numbers_are_solved_for(loss: Any, target: Any) -> None:
     assert "target" in str(guess)
 
 
+def test_numbers_that_a_loss_does_not_tell_are_said_to_be_open() -> None:
+    def absolute(model: Any, batch: Any) -> Tensor:
+        return F.l1_loss(model(batch.inputs).squeeze(1), batch.labels.float())
+
+    guess = solved(victim_of(network(1), absolute, [1.7]))
+    assert guess.certified == (True,)
+    assert "on which side of the output its target lies, and not how far" in guess.note
+    bent = solved(
+        victim_of(network(3), lambda m, b: F.mse_loss(m(b.inputs), b.labels), [[0.3, -0.2, 0.1]])
+    )
+    assert "side" not in bent.note
+
+
+def mixed(model: Any, batch: Any) -> Tensor:
+    shares = torch.tensor([[0.3, 0.0, 0.7, 0.0]])
+    return F.kl_div(model(batch.inputs).log_softmax(1), shares, reduction="batchmean")
+
+
+def one_hot_squares(model: Any, batch: Any) -> Tensor:
+    goal = F.one_hot(batch.labels, 4).float()
+    return F.mse_loss(model(batch.inputs).softmax(1), goal)
+
+
+@pytest.mark.parametrize("client", [mixed, one_hot_squares])
+def test_the_input_of_a_first_linear_layer_needs_no_target(client: Any) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 20), nn.ReLU(), nn.Linear(20, 4))
+    value = client(net, Batch(IMAGE, torch.tensor([2])))
+    gradients = list(torch.autograd.grad(value, list(net.parameters())))
+    victim = fedsim.Update.of(
+        net, gradients=gradients, loss=cross_entropy, image_shape=(3, 8, 8), num_examples=1
+    )
+    guess = fedsim.attack(victim, "closed_form", quiet=True)
+    assert guess.certified == (False,)
+    assert fedsim.score(guess, truth=IMAGE).mean("psnr") > 75
+    assert "tells next to nothing" not in guess.note
+
+
+def with_entropy(model: Any, batch: Any) -> Tensor:
+    entropy = model(batch.inputs).softmax(1) * model(batch.inputs).log_softmax(1)
+    value: Tensor = cross_entropy(model, batch) + 0.01 * entropy.sum(1).mean()
+    return value
+
+
+def test_a_loss_may_call_the_network_several_times() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 20), nn.ReLU(), nn.Linear(20, 4))
+    guess = fedsim.attack(victim_of(net, with_entropy, [2]), "spear", quiet=True)
+    assert (guess.certified, guess.labels, guess.note) == ((True,), (2,), "")
+
+
+def test_a_batch_of_all_classes_but_one_is_not_turned_round() -> None:
+    def summed(model: Any, batch: Any) -> Tensor:
+        return F.cross_entropy(model(batch.inputs), batch.labels, reduction="sum")
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 40), nn.ReLU(), nn.Linear(40, 4))
+    images = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    value = summed(net, Batch(images, torch.tensor([2, 0, 1])))
+    gradients = list(torch.autograd.grad(value, list(net.parameters())))
+    victim = fedsim.Update.of(net, gradients=gradients, loss=summed, image_shape=(3, 8, 8))
+    assert "turned round" not in victim.match
+    guess = fedsim.attack(victim, "spear", quiet=True)
+    assert guess.certified == (True, True, True)
+    assert "times -1" not in guess.note
+
+
 class ChannelsLast(nn.Module):
     """Takes ``(height, width, channel)``, as apps of another framework's data have it."""
 
