@@ -58,7 +58,10 @@ def trained(task: Task, seen: Observation, rows: Batch, steps: int) -> Observati
     return replace(seen, sent=state(network))
 
 
-@pytest.mark.parametrize(("channels", "size"), [(1, 16), (3, 16), (3, 32)])
+@pytest.mark.parametrize(
+    ("channels", "size"),
+    [(1, 16), (3, 16), pytest.param(3, 32, marks=pytest.mark.slow)],  # as large as in test_cifar
+)
 def test_recovers_the_image_and_its_label(
     victim: Victim, pictures: Pictures, channels: int, size: int
 ) -> None:
