@@ -152,6 +152,8 @@ def check_version(root: Path) -> dict[str, Any]:
     """
     path = root / "experiment.toml"
     if not os.path.lexists(path):
+        if not root.exists():
+            raise ConfigError(f"{root}: there is no such folder. Correct the path.")
         if next(root.glob("round-*/client-*.json"), None):
             raise ConfigError(
                 f"{root}: holds captures of another application, and no experiment. Attack them by "
