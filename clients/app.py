@@ -57,7 +57,7 @@ class Population:
         round_, client = request.round, request.client
         probe = self.probe(client)
         key = CaptureKey(round=round_, client=client)
-        memory = self.truth.memory(key) if self.trainer.chain.remembers else {}
+        memory = self.truth.memory(key) if self.trainer.chain.has_memory else {}
         exact = float32(tf32=self.config.federation.tf32)
         with exact, one_thread():  # identical results on every engine, for any number of workers
             if probe is None:

@@ -28,7 +28,7 @@ class LocalUpdate:
         encoding: how the defended update can be packed.
         defense: name and options of each defense, the privacy budget turned into noise.
         learning_rate: mean over the local steps; that of the server under FedSGD.
-        memory: what the client keeps for its next round; empty if no defense remembers.
+        memory: what the client keeps for its next round; empty if no defense asks for it.
     """
 
     kind: Kind

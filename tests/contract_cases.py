@@ -77,12 +77,13 @@ DEFENSE_CASES: dict[str, dict[str, object]] = {
     "svdefense": {},
     "withhold": {"tensors": ["*bias"]},
     "ffa_lora": {},
+    "fedsa_lora": {},
     "ghost": {},
     "mixup": {},
 }
 IMAGES_ALONE = {"soteria", "ats", "mixup", "optimal_noise", "tip"}
 """Defenses that refuse texts."""
-OTHER_MODELS = {"ffa_lora", "ghost"}
+OTHER_MODELS = {"ffa_lora", "fedsa_lora", "ghost"}
 """Defenses that ask for adapters or a language model."""
 
 

@@ -98,10 +98,18 @@ def first_round(observation: Observation) -> str:
     sent = [name for name in observation.received if is_adapter(name)]
     if sent and all(map(is_second_factor, sent)):
         return f"A is frozen{_ALONE}"
+    if is_personal(observation):
+        return "B stays with the client, so that the model behind the adapters is not known"
     factors = [value for name, value in observation.sent.items() if is_second_factor(name)]
     if not factors or any(bool(value.any()) for value in factors):
         return ""
     return f"B is 0 at first and dL/dA with it{_ALONE}"
+
+
+def is_personal(observation: Observation) -> bool:
+    """Whether the factors B of adapters stay with the client, whose A alone is sent."""
+    sent = [name for name in observation.received if is_adapter(name)]
+    return bool(sent) and not any(map(is_second_factor, sent))
 
 
 def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
@@ -135,7 +143,8 @@ def read_adapters(
     blocks, said = [], []
     several = observation.kind != "gradient" and observation.knowledge.local_steps != 1
     sent = [observation.sent[b] for _, b in pairs]
-    rank = sum(b.shape[1] if several else _rank(b) for b in sent)
+    unknown = several or is_personal(observation)
+    rank = sum(b.shape[1] if unknown else _rank(b) for b in sent)
     if sides := [_side(observation, update, name) for name, _ in pairs if name in update]:
         whole = torch.cat([side for side, _ in sides], 1)
         space = span(whole, max(noise for _, noise in sides), blurred=False)

@@ -137,7 +137,7 @@ class Examiner:
         key, batch = record.key, self.cell.truth.batch(record)
         if trainer.chain.unit is not None:  # its noise may depend on the client's number of rows
             trainer = trainer.fit(self._owned[key.client if record.host is None else record.host])
-        memory = self.cell.truth.memory(key) if trainer.chain.remembers else None
+        memory = self.cell.truth.memory(key) if trainer.chain.has_memory else None
         done = trainer.defend(seen.sent, batch, record.steps, key.round, key.client, memory)
         return done.tensors, len(batch)
 

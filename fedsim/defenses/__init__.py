@@ -16,6 +16,7 @@ from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.defenses.dropout import Dropout
 from fedsim.defenses.dual_prune import DualPrune
 from fedsim.defenses.error_feedback import ErrorFeedback
+from fedsim.defenses.fedsa_lora import FedsaLora
 from fedsim.defenses.ffa_lora import FfaLora
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
@@ -62,6 +63,7 @@ DEFENSES: dict[str, type[Defense]] = {
     "svdefense": SvDefense,
     "withhold": Withhold,
     "ffa_lora": FfaLora,
+    "fedsa_lora": FedsaLora,
     "ghost": Ghost,
     "mixup": Mixup,
 }

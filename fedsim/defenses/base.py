@@ -189,10 +189,20 @@ class Defense:
         del spent
         return None
 
+    def stays(self, name: str) -> bool:
+        """Whether that parameter never leaves the client, which goes on from its own value."""
+        del name
+        return False
+
     @property
     def remembers(self) -> bool:
         """True if the client adds to its update what was not sent of the ones before it."""
         return False
+
+    @property
+    def is_personal(self) -> bool:
+        """True if ``stays`` is overridden."""
+        return type(self).stays is not Defense.stays
 
     @property
     def distortions(self) -> frozenset[Distortion]:

@@ -72,6 +72,15 @@ class Chain(Defense):
         """True if any of the defenses does."""
         return any(defense.remembers for defense in self.defenses)
 
+    @property
+    def has_memory(self) -> bool:
+        """True if a client keeps anything for its next round."""
+        return self.remembers or any(defense.is_personal for defense in self.defenses)
+
+    def stays(self, name: str) -> bool:
+        """Whether that parameter never leaves the client, by any of the defenses."""
+        return any(defense.stays(name) for defense in self.defenses)
+
     def fit(self, schedule: Schedule) -> Chain:
         """Fit each defense."""
         return replace(self, defenses=tuple(each.fit(schedule) for each in self.defenses))

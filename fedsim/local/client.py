@@ -32,7 +32,8 @@ class Defended:
             weights by undefended mean gradients, each taken at the weights that the defended steps
             reached.
         learning_rate: mean over the local steps; that of the server under FedSGD.
-        memory: what the client keeps for its next round; empty if no defense remembers.
+        memory: what the client keeps for its next round: its own parameters, and what was not sent
+            of its update; empty if no defense asks for it.
     """
 
     tensors: Tensors
@@ -92,6 +93,12 @@ class LocalClient:
             client: number of the client, from 0.
             memory: what the client kept after its last round; None or empty in its first.
         """
+        memory = memory or {}
+        personal = {name: value for name, value in memory.items() if self.chain.stays(name)}
+        sent, memory = (
+            sent | personal,
+            {k: value for k, value in memory.items() if k not in personal},
+        )
         model = self._model(sent)
         model.train(self.config.train_mode)
         self.chain.on_model(model)
@@ -102,22 +109,29 @@ class LocalClient:
         with seeded(derive(self.seed, "dropout", round_, client)):
             if self.config.protocol == "fedsgd":
                 mean, clean, loss = self.gradient(model, batch, rng)
-                update, remainder = self._sent(mean, memory or {}, rng)
+                update, remainder = self._sent(mean, memory, rng)
                 tensors, rate = update, self.config.learning_rate
+                personal = {
+                    k: sent[k].to(g) - rate * g for k, g in mean.items() if self.chain.stays(k)
+                }
             else:
                 clean_weights, loss, rate = self._train(model, batch, plan, round_, rng)
                 trained = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
                 start = {name: sent[name].to(self.device) for name in trained}
                 update = _difference(start, trained)
                 clean = _difference(start, clean_weights) if clean_weights else update
+                personal = {
+                    name: value for name, value in trained.items() if self.chain.stays(name)
+                }
                 remainder = {}
                 if self.chain.changes_update:  # otherwise the weights are sent unchanged
-                    update, remainder = self._sent(update, memory or {}, rng)
+                    update, remainder = self._sent(update, memory, rng)
                     trained = _difference(start, update)
                 tensors = trained
         tensors = tensors | self._buffers(model)
         tensors = {name: value.detach().cpu() for name, value in tensors.items()}
-        return Defended(tensors, loss, update, clean, rate, remainder)
+        personal = {name: value.cpu() for name, value in personal.items()}
+        return Defended(tensors, loss, update, clean, rate, remainder | personal)
 
     def _model(self, sent: Tensors) -> nn.Module:
         if self.network is None:
@@ -136,7 +150,11 @@ class LocalClient:
             for name, value in update.items()
         }
         sent = self.chain.on_update(whole, rng)
-        remainder = {k: value - sent[k] if k in sent else value for k, value in whole.items()}
+        remainder = {
+            k: value - sent[k] if k in sent else value
+            for k, value in whole.items()
+            if not self.chain.stays(k)
+        }
         return sent, {name: value.cpu() for name, value in remainder.items()}
 
     def gradient(

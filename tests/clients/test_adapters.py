@@ -85,3 +85,23 @@ def test_batch_and_seed_decide_the_adapters(make_run: Make) -> None:
     name = "bert.encoder.layer.0.attention.self.query.lora_A.default.weight"
     assert not torch.equal(sent[0].sent[name], sent[2].sent[name])
     assert load_task(run.cells[0].captures.root).spec.lora is not None
+
+
+@pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
+def test_a_personal_factor_stays_and_moves(protocol: str, make_run: Make) -> None:
+    """A first gradient of A is 0, as B is, and no later one is."""
+    federation = {"protocol": protocol, "clients": 1, "rounds": 2, "learning_rate": 0.5}
+    model = {**TASK, "model": "tiny-gpt2"}
+    defenses = [{"name": "fedsa_lora"}]
+    run = make_run(TEXT, task=model, federation=federation, defenses=defenses, attacks=[])
+    simulate(run)
+    (cell,) = run.cells
+    first, second = observations(cell)
+    assert {*first.received} == {name for name in first.sent if "lora_A" in name}
+    moved = [any(value.any() for value in seen.update().values()) for seen in (first, second)]
+    assert moved == [protocol == "fedavg", True]  # which takes several steps
+    memory = cell.truth.memory(second.key)
+    assert memory
+    assert all("lora_B" in name and value.any() for name, value in memory.items())
+    assert not any(second.sent[name].any() for name in memory)
+    assert examine(run).faults == 0

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from attacks.base import Job
 from attacks.film.film import FILM
 from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG, DLGText
-from attacks.tokens.adapters import AdapterSpan, read_adapters
+from attacks.tokens.adapters import AdapterSpan, first_round, read_adapters
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import Traces, read_traces
 from attacks.tokens.soft_traces import soft_traces
@@ -274,3 +275,15 @@ def test_gradient_matching_runs_on_adapters(bert: Victim, attack: Any, steps: in
     assert guess.guess.inputs.shape == truth.inputs.shape
     assert guess.objective is not None
     assert 0 < guess.objective < float("inf")
+
+
+def test_a_factor_that_stays_hides_no_words(gpt2: Victim) -> None:
+    """The server broadcasts a B of 0, and the client's own is another."""
+    seen, truth = gpt2.capture([5], {"name": "fedsa_lora"})
+    assert not any(map(is_second_factor, seen.received))
+    assert first_round(seen).startswith("B stays with the client")
+    sent = {k: 0 * v if is_second_factor(k) else v for k, v in seen.sent.items()}
+    found = traces(gpt2, replace(seen, sent=sent))
+    words = found.shortlist(Job(), found.before.rank).tokens
+    (line,) = lines(truth)
+    assert [near.tolist() for near in words] == [[word] for word in line[:-1]]
