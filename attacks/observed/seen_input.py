@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvTransposeNd
 from torch.nn.utils.parametrize import is_parametrized
 
 from attacks.observed.calls import noted
@@ -84,7 +85,8 @@ def check_plain(network: nn.Module, layer: str) -> None:
     """Refuse a layer whose gradient no equation for its input is known of.
 
     Raises:
-        CannotAttack: it is recurrent, looks categories up, or computes its weight.
+        CannotAttack: it is recurrent, looks categories up, computes its weight, or is a convolution
+            over volumes or a transposed one.
     """
     where = f".{layer}".partition(".parametrizations")[0].removeprefix(".")
     part, name = network.get_submodule(where), f"{where!r} of {type(network).__name__}"
@@ -94,6 +96,8 @@ def check_plain(network: nn.Module, layer: str) -> None:
         reason = "is recurrent, and its gradient is the sum over all steps"
     elif isinstance(part, nn.Embedding):
         reason = "looks categories up in a table, which no equation inverts"
+    elif isinstance(part, nn.Conv3d | _ConvTransposeNd):
+        reason = f"is {type(part).__name__}, whose equations are not solved"
     elif where != layer or {"weight_v", "weight_orig"} & names or _parametrised(network, where):
         reason = (
             "computes its weight (weight norm, spectral norm or another parametrisation), so that "

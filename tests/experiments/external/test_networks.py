@@ -402,6 +402,11 @@ def parametrised(layer: int) -> nn.Module:
     return network
 
 
+def volumes() -> nn.Module:
+    layers = nn.Unflatten(1, (1, 3)), nn.Conv3d(1, 2, 3, 1, 1), nn.Sigmoid(), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(384, 5))
+
+
 @pytest.mark.parametrize(
     ("network", "reason"),
     [
@@ -409,6 +414,7 @@ def parametrised(layer: int) -> nn.Module:
         (Recurrent(), "'body' of Recurrent is recurrent"),
         (parametrised(1), "'1' of Sequential computes its weight"),
         (parametrised(3), "'3' of Sequential computes its weight"),
+        (volumes(), "'1' of Sequential is Conv3d"),
     ],
 )
 def test_layers_that_cannot_be_inverted_are_named_with_the_cause(
