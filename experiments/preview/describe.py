@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter
 
-from experiments.plan.config import ExperimentConfig
+from experiments.plan.config import ExperimentConfig, shipped
 from experiments.preview.catalog import attacks, defenses, metrics
 from fedsim.build import spelled, suggest
 from fedsim.config_section import ConfigSection
@@ -91,6 +91,11 @@ def manual(name: str) -> Manual:
         if entry in classes:
             return _read(entry, place.format(name=entry), classes[entry])
         known += classes
+    if name in shipped():
+        raise ConfigError(
+            f"describe {name!r}: is an experiment. fedsim show {name} says what it runs, and what "
+            "that costs."
+        )
     raise ConfigError(f"describe {name!r}: there is nothing of that name. {suggest(name, known)}")
 
 

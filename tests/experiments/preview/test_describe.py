@@ -133,3 +133,8 @@ def test_as_one_json_object(
         "scope": "global",
         "keep": "largest",
     }
+
+
+def test_an_experiment_is_shown_and_not_described() -> None:
+    with pytest.raises(ConfigError, match=r"is an experiment\. fedsim show film-ablation says"):
+        manual("film-ablation")
