@@ -17,7 +17,7 @@ from experiments.console import Console
 from experiments.decision.answer import Cost, Question
 from experiments.decision.bench import train
 from experiments.decision.calibrate import NONE, Place
-from experiments.decision.cost import at_end, by_seed, check_measured, costs
+from experiments.decision.cost import at_end, at_start, by_seed, check_measured, costs
 from experiments.decision.plan import UNDEFENDED
 from experiments.decision.question import FOLDER, CalibrationTask
 from experiments.decision.search import bisect
@@ -127,7 +127,8 @@ class Affordable:
         family, place = self.task.families[number], (number, index)
         here, base = self._trained(place), self._trained(NONE)
         lose = self.task.question.lose
-        lost = {cost.measure: cost for cost in costs(lose, by_seed(here), by_seed(base))}
+        start = by_seed(base, at_start)
+        lost = {cost.measure: cost for cost in costs(lose, by_seed(here), by_seed(base), start)}
         spent = Spent(
             name=family.member(index),
             value=family.values[index],

@@ -112,6 +112,8 @@ class Cost(Data):
         value: at the end of training with the defense, the mean over seeds.
         base: the same without one.
         limit: the share that may be lost; None where nothing was asked.
+        learned: whether the model learned anything without a defense, by its MCC where that is
+            measured, else by being better than before training. Else nothing can be lost.
     """
 
     measure: str
@@ -119,6 +121,7 @@ class Cost(Data):
     base: float
     lost: Difference
     limit: float | None
+    learned: bool
 
     @property
     def sure(self) -> bool:
@@ -169,6 +172,7 @@ class Answer(Sealed):
 
     Attributes:
         rows: which private rows stood for those to be protected.
+        rounds: which rounds were attacked, such as ``round 1 of 100``.
         attacks: labels of the attacks.
         undefended: without it nothing is shown: an attack has to leak what the targets forbid.
         chosen: place in ``families`` of the affordable one that costs least.
@@ -179,6 +183,7 @@ class Answer(Sealed):
     name: str
     question: Question
     rows: str
+    rounds: str
     attacks: tuple[str, ...]
     undefended: Tried
     families: tuple[FamilyAnswer, ...]

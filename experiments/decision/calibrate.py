@@ -26,7 +26,7 @@ from experiments.decision.answer import (
     Tried,
 )
 from experiments.decision.bench import Bench
-from experiments.decision.cost import at_end, by_seed, check_measured, costs
+from experiments.decision.cost import at_end, at_start, by_seed, check_measured, costs
 from experiments.decision.families import SearchedFamily
 from experiments.decision.search import Decision, Errors, bisect, decide, strengths_tried
 from experiments.decision.targets import Target, check_clients, check_task
@@ -133,7 +133,8 @@ class Calibration:
         run = self._run([*self._tried, place])
         cells = self._cells(run, place)
         bench.simulate(cells)
-        trial = CellTrial(cells, bench.team, self.targets, self._working)
+        can_guess = self.experiment.auxiliary is not None or _is_image(cells[0])
+        trial = CellTrial(cells, bench.team, self.targets, self._working, can_guess)
         clients = trial.clients
         if place == NONE:
             self._check(cells[0], len(clients))
@@ -206,8 +207,9 @@ class Calibration:
                 run = self._run([*self._tried])
                 here, base = self._trained(run, place), self._trained(run, NONE)
                 bench.simulate([*base, *here])
-                spent[place] = costs(self.question.lose, by_seed(here), by_seed(base), looks)
-            if all(cost.sure for prices in spent.values() for cost in prices):
+                ends, start = (by_seed(here), by_seed(base)), by_seed(base, at_start)
+                spent[place] = costs(self.question.lose, *ends, start, looks)
+            if all(cost.sure or not cost.learned for each in spent.values() for cost in each):
                 break
         return spent
 
@@ -221,6 +223,7 @@ class Calibration:
             name=self.experiment.name,
             question=self.question,
             rows=f"{self.experiment.task.dataset}, {self.experiment.task.split}",
+            rounds=self._rounds(cells),
             attacks=tuple(self.attacks),
             undefended=undefended,
             families=tuple(families),
@@ -228,6 +231,12 @@ class Calibration:
             jobs=undefended.jobs + sum(family.jobs for family in families),
             grid=strengths * captures * (len(self.attacks) + 1),
         ).sealed()
+
+    def _rounds(self, cells: Sequence[Cell]) -> str:
+        """Which rounds were attacked."""
+        every = sorted({key.round for cell in cells for key in Victims(cell).keys})
+        named = ", ".join(map(str, every))
+        return f"round{'s' * (len(every) > 1)} {named} of {self.experiment.federation.rounds}"
 
     @cached_property
     def attacks(self) -> list[str]:
@@ -281,6 +290,11 @@ class Calibration:
         check_task(self.targets, Victims(cell).task)
         check_measured(self.question.lose, at_end(cell))
         check_clients(self.targets, self.errors.holds, clients)
+
+
+def _is_image(cell: Cell) -> bool:
+    """Whether a blind guess without any rows is a grey image, and not an empty text."""
+    return Victims(cell).task.modality == "image"
 
 
 def _nats(cells: Sequence[Cell]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from experiments.analysis.findings import UTILITY
@@ -33,9 +33,17 @@ def at_end(cell: Cell) -> dict[str, float]:
     return {metric: fmean(values) for metric, values in by_measure.items()}
 
 
-def by_seed(cells: Iterable[Cell]) -> dict[int, dict[str, float]]:
-    """Seed -> utility at the end."""
-    return {cell.config.seed: at_end(cell) for cell in cells}
+def at_start(cell: Cell) -> dict[str, float]:
+    """Measure -> its value before training."""
+    points = read_record(cell.folder / "simulation.json", SimulationRecord).utility
+    return {point.metric: point.value for point in points if point.round == 0}
+
+
+def by_seed(
+    cells: Iterable[Cell], when: Callable[[Cell], dict[str, float]] = at_end
+) -> dict[int, dict[str, float]]:
+    """Seed -> utility at the end, or before training."""
+    return {cell.config.seed: when(cell) for cell in cells}
 
 
 def check_measured(wanted: Iterable[str], measured: Iterable[str]) -> None:
@@ -50,12 +58,13 @@ def costs(
     limits: Mapping[str, float],
     here: Mapping[int, Mapping[str, float]],
     base: Mapping[int, Mapping[str, float]],
+    start: Mapping[int, Mapping[str, float]],
     looks: int = 1,
 ) -> tuple[Cost, ...]:
     """The lost share of each measure that is limited; if none is, of the first that means any."""
     known = set(next(iter(base.values())))
     names = [name for name in limits or UTILITY if name in known]
-    prices = (cost(name, here, base, limits.get(name), looks) for name in names)
+    prices = (cost(name, here, base, start, limits.get(name), looks) for name in names)
     meant = tuple(price for price in prices if price is not None)
     return meant if limits else meant[:1]
 
@@ -64,6 +73,7 @@ def cost(
     measure: str,
     here: Mapping[int, Mapping[str, float]],
     base: Mapping[int, Mapping[str, float]],
+    start: Mapping[int, Mapping[str, float]],
     limit: float | None = None,
     looks: int = 1,
 ) -> Cost | None:
@@ -75,6 +85,7 @@ def cost(
         measure: of utility.
         here: seed -> measure -> value, with the defense.
         base: the same without one.
+        start: the same before training.
         limit: the share that may be lost, if it was asked.
         looks: at how many numbers of seeds it is asked whether the interval excludes the limit.
     """
@@ -103,4 +114,18 @@ def cost(
         base=middle,
         lost=lost.model_copy(update=ends),
         limit=limit,
+        learned=_learned(measure, [base[seed] for seed in seeds], [start[seed] for seed in seeds]),
     )
+
+
+def _learned(
+    measure: str, ends: Sequence[Mapping[str, float]], starts: Sequence[Mapping[str, float]]
+) -> bool:
+    """Whether a training without a defense came to anything."""
+    if all("mcc" in end for end in ends):
+        return fmean(end["mcc"] for end in ends) > 0
+    before = [start[measure] for start in starts if measure in start]
+    if not before:
+        return True
+    gained = fmean(end[measure] for end in ends) - fmean(before)
+    return (gained if UTILITY[measure] == "higher" else -gained) > 0

@@ -39,13 +39,14 @@ class CellTrial:
     A victim that an attack refused has the score of the blind guess, with which the attacker is
     left. A row that several clients hold counts as that of the first. ``blind`` has the blind
     guess's rescaled scores by target and client. ``working`` are the attacks that leak without a
-    defense.
+    defense; ``can_guess`` is whether a blind guess has rows to learn from.
     """
 
     cells: Sequence[Cell]
     team: Attackers
     targets: Sequence[Target]
     working: Collection[str] = ()
+    can_guess: bool = True
     blind: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     _broken: set[tuple[str, str]] = field(default_factory=set)
     _attacked: set[int] = field(default_factory=set)
@@ -99,6 +100,8 @@ class CellTrial:
         if self.cells[0].config.defense == (UNDEFENDED,):
             return ""
         ran = {label for label, done in self._ran.items() if 2 * sum(done) >= len(done)}
+        if not self.can_guess:
+            return "the blind guess is empty without rows of the attacker's own ([auxiliary])"
         keys = [entry.key for entry in self._entries if entry.label in ran]
         options = json.dumps(self.cells[0].config.defense)
         fitting = [key for key in keys if allows_for(key, options)]

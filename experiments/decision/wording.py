@@ -82,8 +82,22 @@ def outcome(family: FamilyAnswer) -> str:
         lost = _lost(family) or "as its training diverged, or is of no use without a defense either"
         return f"{at.name} holds, and loses too much: {lost}{''.join(map(_sureness, family.costs))}"
     if family.weakest == 0 and len(values) > 1:
-        return f"everything in the range holds, from {at.name} on; a weaker one may do"
-    return f"{at.name} holds"
+        return (
+            f"everything in the range holds, from {at.name} on{_beside_blind(at)}; a weaker one "
+            "may do"
+        )
+    return f"{at.name} holds{_beside_blind(at)}"
+
+
+def _beside_blind(tried: Tried) -> str:
+    """What the attacks came to there, beside a guess that sees no update."""
+    clauses = [
+        f"{reached.target} {measured(reached.target, reached.mean)} by {reached.attack}, "
+        f"{measured(reached.target, reached.blind)} by a blind guess"
+        for reached in tried.reached
+        if reached.blind is not None
+    ]
+    return f" ({'; '.join(clauses)})" if clauses else ""
 
 
 def bracket(family: FamilyAnswer) -> str:
@@ -132,11 +146,12 @@ def notes(answer: Answer) -> Iterator[str]:
     for family in answer.families:
         if answer.undefended.word == "leaks":
             yield f"{outcome(family)}."
-    if answer.undefended.utility.get("mcc", 1.0) <= 0:
+    if any(not cost.learned for family in answer.families for cost in family.costs):
         yield (
-            "Without a defense the model has learned nothing (MCC 0), so that no cost can be told: "
-            "train it longer."
+            "Without a defense the model has learned nothing in these rounds, so that no cost can "
+            "be told: train it longer."
         )
+    yield f"Attacked was {answer.rounds}, by {', '.join(answer.attacks)}."
     for reached in answer.undefended.reached:
         target = next(t for t in parse_targets(answer.question.hold) if t.name == reached.target)
         if reached.blind is not None and target.scaled(reached.blind) >= target.passes:
@@ -221,7 +236,7 @@ def _value(family: FamilyAnswer, index: int) -> str:
 
 
 def _lost(family: FamilyAnswer) -> str:
-    return ", ".join(share_lost(cost) for cost in family.costs)
+    return ", ".join(share_lost(cost) for cost in family.costs if cost.learned)
 
 
 def share_lost(cost: Cost) -> str:
@@ -234,6 +249,8 @@ def _price(family: FamilyAnswer) -> str:
     """What the weakest that holds costs, as the end of a sentence."""
     if not family.costs:
         return ""
+    if not all(cost.learned for cost in family.costs):
+        return ", at a cost that cannot be told"
     return f", and costs {_lost(family)}{''.join(map(_sureness, family.costs))}"
 
 

@@ -7,10 +7,21 @@ import math
 import numpy as np
 import pytest
 
+from experiments.decision.answer import Cost
 from experiments.decision.cost import costs
 from experiments.decision.plan import FEWEST_SEEDS
 
 SEEDS = range(8)
+
+
+def paid(
+    limits: dict[str, float],
+    here: dict[int, dict[str, float]],
+    base: dict[int, dict[str, float]],
+    looks: int = 1,
+) -> tuple[Cost, ...]:
+    """Of a model of which nothing is known before training."""
+    return costs(limits, here, base, {seed: {} for seed in base}, looks)
 
 
 def measured(name: str, values: list[float]) -> dict[int, dict[str, float]]:
@@ -19,7 +30,7 @@ def measured(name: str, values: list[float]) -> dict[int, dict[str, float]]:
 
 def test_a_lost_accuracy_is_a_share_of_the_undefended() -> None:
     base, here = [0.5, 0.52, 0.48], [0.4, 0.421, 0.379]
-    (cost,) = costs({"accuracy": 0.3}, measured("accuracy", here), measured("accuracy", base))
+    (cost,) = paid({"accuracy": 0.3}, measured("accuracy", here), measured("accuracy", base))
     assert cost.lost.mean == pytest.approx(0.2)
     assert cost.value == pytest.approx(0.4)
     assert cost.base == pytest.approx(0.5)
@@ -30,7 +41,7 @@ def test_perplexities_are_compared_by_their_ratios() -> None:
     """One seed whose perplexities are tenfold in both trainings weighs no more than another."""
     base = [100.0, 110.0, 1000.0]
     here = [factor * value for factor, value in zip((1.9, 2.0, 2.1), base, strict=True)]
-    (cost,) = costs({}, measured("perplexity", here), measured("perplexity", base))
+    (cost,) = paid({}, measured("perplexity", here), measured("perplexity", base))
     assert cost.lost.mean == pytest.approx(math.prod((1.9, 2.0, 2.1)) ** (1 / 3) - 1)
     assert cost.value == pytest.approx(cost.base * (1 + cost.lost.mean))
     assert cost.lost.low is not None
@@ -40,15 +51,15 @@ def test_perplexities_are_compared_by_their_ratios() -> None:
 
 def test_a_diverged_training_has_no_cost() -> None:
     here, base = measured("perplexity", [math.inf] * 3), measured("perplexity", [9.0] * 3)
-    assert costs({"perplexity": 0.1}, here, base) == ()
+    assert paid({"perplexity": 0.1}, here, base) == ()
 
 
 @pytest.mark.parametrize(("lost", "sure"), [(0.0, True), (0.1, False), (0.3, True)])
 def test_a_limit_is_surely_kept_or_surely_not_or_neither(lost: float, sure: bool) -> None:
     noise = np.random.default_rng(3).normal(0, 0.01, (2, len(SEEDS)))
     base, here = 0.5 + noise[0], 0.5 * (1 - lost) + noise[1]
-    told = measured("accuracy", here.tolist()), measured("accuracy", base.tolist())
-    (cost,) = costs({"accuracy": 0.1}, *told, looks=2)
+    both = measured("accuracy", here.tolist()), measured("accuracy", base.tolist())
+    (cost,) = paid({"accuracy": 0.1}, *both, looks=2)
     assert cost.lost.level == pytest.approx(0.975)
     assert cost.sure is sure
 
@@ -61,7 +72,7 @@ def test_two_looks_keep_the_level() -> None:
         wrong += any(
             cost.sure
             for few in (FEWEST_SEEDS, len(SEEDS))
-            for cost in costs(
+            for cost in paid(
                 {"loss": -0.1},
                 measured("loss", here[:few].tolist()),
                 measured("loss", base[:few].tolist()),
@@ -80,7 +91,7 @@ def test_eight_seeds_decide_where_three_do_not() -> None:
     for _ in range(100):
         here, base = draws.normal(0.5, 0.025, len(SEEDS)), draws.normal(0.5, 0.025, len(SEEDS))
         for few in decided:
-            (cost,) = costs(
+            (cost,) = paid(
                 {"accuracy": 0.1},
                 measured("accuracy", here[:few].tolist()),
                 measured("accuracy", base[:few].tolist()),
@@ -89,3 +100,22 @@ def test_eight_seeds_decide_where_three_do_not() -> None:
             decided[few] += cost.sure
     assert decided[FEWEST_SEEDS] < 30
     assert decided[8] > 60
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "learned"),
+    [
+        ({"accuracy": 0.5}, {"accuracy": 0.5}, False),
+        ({"accuracy": 0.48, "mcc": 0.0}, {"accuracy": 0.52, "mcc": 0.0}, False),
+        ({"accuracy": 0.1}, {"accuracy": 0.6}, True),
+        ({"perplexity": 600.0}, {"perplexity": 700.0}, False),
+        ({"perplexity": 600.0}, {"perplexity": 300.0}, True),
+    ],
+)
+def test_a_model_that_learned_nothing_loses_nothing(
+    start: dict[str, float], end: dict[str, float], learned: bool
+) -> None:
+    name = next(iter(end))
+    base = dict.fromkeys(range(3), end)
+    (cost,) = costs({name: 0.1}, base, base, dict.fromkeys(range(3), start))
+    assert cost.learned is learned
