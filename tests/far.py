@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 _setup_privateuseone_for_python_backend("far")
+torch.get_device_module("far").get_amp_supported_dtype = list  # torch's checkpoints ask for it
 FAR = torch.device("far:0")
 _aten = torch.ops.aten
 _MOVES = {_aten.copy_.default, _aten._to_copy.default}

@@ -43,6 +43,7 @@ _UNDIFFERENTIABLE = re.compile(
 )
 """What torch says of a layer whose derivative cannot be differentiated again."""
 _LONGEST = 160
+"""Characters of torch's words that a refusal repeats."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def best_reading(
     claim = None if reply.seen.knowledge.num_examples else reply.claimed
     for number, (reading, assumed, turned) in enumerate(_readings(chosen, reply)):
         tried = reading.seen.knowledge.num_examples
-        if needed and claim and best is not None and tried != claim:
+        if needed and claim and tried != claim and (best is not None or _lacks_facts(refused)):
             break  # other numbers are for attacks that refuse what is claimed
         doubtful = sign == -1 or _half_explained(best) or _may_rise(task, best)
         if turned and reply.mirrored is None and not doubtful:
@@ -263,6 +264,11 @@ def _run(
                 "operations and generate_vmap_rule = True, or attack the same network without it.",
             ) from error
     return guess
+
+
+def _lacks_facts(refused: CannotAttack) -> bool:
+    """Whether an attack would go on if it knew more, whatever the number of examples."""
+    return any(fact in refused.reason for fact in FACTS)
 
 
 def _passing(reason: str) -> str:
