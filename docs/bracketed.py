@@ -95,7 +95,10 @@ def _gap(every: list[Bracket]) -> list[str]:
         and (bracket.most or bracket.assumed)
     ]
     return (
-        [f"Under Gaussian noise the median of *at most if Gaussian* less reached is {median(gaps):.1f} dB."]
+        [
+            "Under Gaussian noise the median of *at most if Gaussian* less reached is "
+            f"{median(gaps):.1f} dB."
+        ]
         if gaps
         else []
     )
