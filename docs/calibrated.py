@@ -120,7 +120,7 @@ def _rows(family: FamilyAnswer, whole: list[Tried], answer: Answer) -> list[Row]
             Row(setting=setting, measure="jobs", mean=float(jobs)),
             Row(setting=setting, measure="of the grid's jobs", mean=jobs / whole_jobs),
         ]
-        if name == "bisection" and family.costs:
+        if name == "bisection" and family.costs and family.costs[0].is_measurable:
             cost = family.costs[0]
             lost = cost.lost
             rows.append(

@@ -112,8 +112,8 @@ class Cost(Data):
         value: at the end of training with the defense, the mean over seeds.
         base: the same without one.
         limit: the share that may be lost; None where nothing was asked.
-        learned: whether the model learned anything without a defense, by its MCC where that is
-            measured, else by being better than before training. Else nothing can be lost.
+        learned: whether without a defense the model is surely better than before training, by its
+            MCC where that is measured.
     """
 
     measure: str
@@ -122,6 +122,11 @@ class Cost(Data):
     lost: Difference
     limit: float | None
     learned: bool
+
+    @property
+    def is_measurable(self) -> bool:
+        """Whether something was there to be lost: it was learned, or it is surely lost."""
+        return self.learned or (self.lost.low is not None and self.lost.low > 0)
 
     @property
     def sure(self) -> bool:

@@ -202,14 +202,15 @@ class Calibration:
         few, most = planned.FEWEST_SEEDS, self.question.seeds
         looks = 1 if self.experiment.utility_seeds or few == most else 2
         spent: dict[Place, tuple[Cost, ...]] = {}
-        for self._seeds in (few, most)[:looks]:
+        for seeds in (few, most)[:looks]:
+            self._seeds = seeds
             for place in self._held:
                 run = self._run([*self._tried])
                 here, base = self._trained(run, place), self._trained(run, NONE)
                 bench.simulate([*base, *here])
                 ends, start = (by_seed(here), by_seed(base)), by_seed(base, at_start)
                 spent[place] = costs(self.question.lose, *ends, start, looks)
-            if all(cost.sure or not cost.learned for each in spent.values() for cost in each):
+            if all(cost.sure for prices in spent.values() for cost in prices):
                 break
         return spent
 

@@ -121,11 +121,12 @@ def cost(
 def _learned(
     measure: str, ends: Sequence[Mapping[str, float]], starts: Sequence[Mapping[str, float]]
 ) -> bool:
-    """Whether a training without a defense came to anything."""
-    if all("mcc" in end for end in ends):
-        return fmean(end["mcc"] for end in ends) > 0
-    before = [start[measure] for start in starts if measure in start]
-    if not before:
+    """Whether training without a defense surely made the model better, paired by seed."""
+    known = set.intersection(*map(set, (*ends, *starts)))
+    name = "mcc" if "mcc" in known else measure
+    if name not in known:
         return True
-    gained = fmean(end[measure] for end in ends) - fmean(before)
-    return (gained if UTILITY[measure] == "higher" else -gained) > 0
+    sign = 100 if UTILITY[name] == "higher" else -100
+    after, before = ([sign * values[name] for values in side] for side in (ends, starts))
+    gained = paired_difference(after, before, range(len(ends)), fewest=2)
+    return (gained.mean if gained.low is None else gained.low) > 0

@@ -146,10 +146,10 @@ def notes(answer: Answer) -> Iterator[str]:
     for family in answer.families:
         if answer.undefended.word == "leaks":
             yield f"{outcome(family)}."
-    if any(not cost.learned for family in answer.families for cost in family.costs):
+    if any(not cost.is_measurable for family in answer.families for cost in family.costs):
         yield (
-            "Without a defense the model has learned nothing in these rounds, so that no cost can "
-            "be told: train it longer."
+            "Without a defense the model is not surely better than before training, so that no "
+            "cost can be told: train it longer."
         )
     yield f"Attacked was {answer.rounds}, by {', '.join(answer.attacks)}."
     for reached in answer.undefended.reached:
@@ -236,7 +236,7 @@ def _value(family: FamilyAnswer, index: int) -> str:
 
 
 def _lost(family: FamilyAnswer) -> str:
-    return ", ".join(share_lost(cost) for cost in family.costs if cost.learned)
+    return ", ".join(share_lost(cost) for cost in family.costs if cost.is_measurable)
 
 
 def share_lost(cost: Cost) -> str:
@@ -249,7 +249,7 @@ def _price(family: FamilyAnswer) -> str:
     """What the weakest that holds costs, as the end of a sentence."""
     if not family.costs:
         return ""
-    if not all(cost.learned for cost in family.costs):
+    if not all(cost.is_measurable for cost in family.costs):
         return ", at a cost that cannot be told"
     return f", and costs {_lost(family)}{''.join(map(_sureness, family.costs))}"
 
@@ -260,8 +260,8 @@ def _sureness(cost: Cost) -> str:
     if cost.limit is None:
         return "" if cost.sure else f", which {seeds} cannot tell from nothing"
     side = "within" if cost.lost.mean <= cost.limit else "beyond"
-    asked = f"{side} the {_percent(cost.limit)} of {cost.measure} that may be lost"
-    return f", surely {asked}" if cost.sure else f", {asked} by the mean of {seeds}, not surely"
+    asked = f"{side} the {_percent(cost.limit)} that may be lost"
+    return f", surely {asked}" if cost.sure else f", by the mean of {seeds} {asked}, not surely"
 
 
 def _within(reached: ReachedTarget, value: float | None) -> str:

@@ -119,3 +119,22 @@ def test_a_model_that_learned_nothing_loses_nothing(
     base = dict.fromkeys(range(3), end)
     (cost,) = costs({name: 0.1}, base, base, dict.fromkeys(range(3), start))
     assert cost.learned is learned
+    assert cost.is_measurable is learned  # as nothing is lost
+
+
+def test_what_was_there_before_training_can_be_lost() -> None:
+    base, here = {seed: {"perplexity": 600.0 + seed} for seed in range(3)}, {}
+    for seed, factor in enumerate((2.9, 3.0, 3.1)):
+        here[seed] = {"perplexity": factor * base[seed]["perplexity"]}
+    (cost,) = costs({}, here, base, base)
+    assert not cost.learned
+    assert cost.is_measurable
+
+
+def test_a_gain_by_chance_is_nothing_learned() -> None:
+    """Accuracies of a network that chance takes up and down."""
+    ends = (0.146, 0.156, 0.098, 0.124, 0.088, 0.096, 0.116, 0.136)
+    starts = (0.092, 0.108, 0.104, 0.09, 0.106, 0.08, 0.13, 0.102)
+    base, start = measured("accuracy", [*ends]), measured("accuracy", [*starts])
+    (cost,) = costs({"accuracy": 0.1}, base, base, start)
+    assert not cost.learned
