@@ -1,11 +1,13 @@
-"""The suite's one Ray cluster, and one torch thread for every test."""
+"""The suite's one Ray cluster, one torch thread and the same random numbers for every test."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +20,24 @@ FAKES = Path(__file__).parent / "fakes"
 """A folder that looks like an installed package with attacks of its own."""
 
 torch.set_num_threads(1)
+
+
+def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _seeded_fixtures() -> None:
+    """Fixtures of a file draw what they draw when it runs alone."""
+    _seed()
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """A test draws the same whatever ran before it."""
+    _seed()
 
 
 @pytest.fixture
