@@ -88,7 +88,7 @@ def best_reading(
     claim = None if reply.seen.knowledge.num_examples else reply.claimed
     for number, (reading, assumed, turned) in enumerate(_readings(chosen, reply)):
         tried = reading.seen.knowledge.num_examples
-        if needed and claim and tried != claim and (best is not None or _lacks_facts(refused)):
+        if needed and claim and tried != claim and (best is not None or _facts_in(refused.reason)):
             break  # other numbers are for attacks that refuse what is claimed
         doubtful = sign == -1 or _half_explained(best) or _may_rise(task, best)
         if turned and reply.mirrored is None and not doubtful:
@@ -266,14 +266,14 @@ def _run(
     return guess
 
 
-def _lacks_facts(refused: CannotAttack) -> bool:
-    """Whether an attack would go on if it knew more, whatever the number of examples."""
-    return any(fact in refused.reason for fact in FACTS)
+def _facts_in(reason: str) -> list[str]:
+    """The facts that a refusal names, without which no number of examples helps."""
+    return [fact for fact in FACTS if fact in reason]
 
 
 def _passing(reason: str) -> str:
     """How to say the facts that a refusal names."""
-    facts = [f"{fact}=value" for fact in FACTS if fact in reason] or ["fact=value"]
+    facts = [f"{fact}=value" for fact in _facts_in(reason) or ["fact"]]
     options = " ".join(f"--knows {fact}" for fact in facts)
     return f"If the attacker knows it, pass it (Update.of(..., {', '.join(facts)}), or {options})"
 
