@@ -152,20 +152,34 @@ def architecture(source: str, num_classes: int) -> dict[str, Any]:
 
 
 def architecture_of(network: Any) -> dict[str, Any]:  # noqa: ANN401
-    """That of a network of transformers, with the row of its word table that is not trained.
+    """That of a network of transformers, as it is: its configuration may have changed since.
 
-    ``config.pad_token_id`` names this row only if it was there when the network was made.
+    ``config.pad_token_id`` names the row of the word table that is not trained only if it was there
+    when the network was made, and a head may have been tied, or freed, by hand.
     """
     data = as_data(network.config)
-    row = getattr(network.get_input_embeddings(), "padding_idx", None)
-    return data if row == data.get("pad_token_id") else data | {"pad_token_id": row}
+    table, head = network.get_input_embeddings(), network.get_output_embeddings()
+    if head is not None:
+        data["tie_word_embeddings"] = head.weight is table.weight
+    row, padding = getattr(table, "padding_idx", None), data.get("pad_token_id")
+    if padding is not None and padding < 0:
+        padding += len(table.weight)
+    return data if row == padding else data | {"pad_token_id": row}
+
+
+_OPT = "_remove_final_layer_norm"
+"""A setting of the architecture by the name of a private one."""
 
 
 def as_data(config: Any) -> dict[str, Any]:  # noqa: ANN401
     """A configuration of transformers as the JSON data that ``build`` takes."""
     data: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
     # Attacks compute with plain weights.
-    public = {k: v for k, v in data.items() if not k.startswith("_") and k != "quantization_config"}
+    public = {
+        key: value
+        for key, value in data.items()
+        if (key == _OPT or not key.startswith("_")) and key != "quantization_config"
+    }
     return public | {"dtype": "float32"}
 
 

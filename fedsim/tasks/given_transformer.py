@@ -19,6 +19,7 @@ from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.tasks.masked_language_modelling import MaskedLanguageModelling
 from fedsim.tasks.own_tokenizer import check_tokenizer
+from fedsim.tasks.rebuilt import check_rebuilt
 from fedsim.tasks.targets import Target
 from fedsim.tasks.text import TextTask, most_tokens, padding, special_ids
 from fedsim.tasks.text_classification import TextClassification, TextScoring
@@ -144,7 +145,10 @@ def transformer_task(
         target=target,
         targets=0 if target == "class" else classes,
     )
-    return _CLASSES[kind](spec, words) if target == "class" else TextScoring(spec, words)
+    made = _CLASSES[kind](spec, words) if target == "class" else TextScoring(spec, words)
+    if isinstance(model, nn.Module):
+        check_rebuilt(made, model)
+    return made
 
 
 def _target(architecture: Mapping[str, Any], outputs: int) -> Target:
