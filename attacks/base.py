@@ -184,6 +184,7 @@ class Attack:
             round and client.
         uses: of what a declared defense does to an update, what the adaptive form makes use of;
             None for whatever it does.
+        objective_unit: of ``objectives``; ``nats`` if they are ``-log p`` up to a constant.
         adaptive: whether it uses the surrogate of the declared defense.
 
     Example:
@@ -218,6 +219,7 @@ class Attack:
     estimates: ClassVar[frozenset[Distortion]] = frozenset()
     learned_once: ClassVar[bool] = False
     uses: ClassVar[frozenset[Distortion] | None] = None
+    objective_unit: ClassVar[str] = ""
 
     @property
     def is_adaptive(self) -> bool:
@@ -299,6 +301,33 @@ class Attack:
         """
         pairs = zip(observations, rngs, strict=True)
         return [self.guess(observation, task, rng, job) for observation, rng in pairs]
+
+    def objectives(
+        self,
+        observation: Observation,
+        task: Task,
+        batches: Sequence[Batch],
+        rng: torch.Generator,
+        job: Job,
+    ) -> list[float] | None:
+        """By what the attack chooses between guesses, at each of these batches; lower is better.
+
+        Whoever knows the private rows asks for theirs beside the guess's. Where theirs is lower the
+        search missed what the update tells, a *search error*; else the update does not tell them
+        from the guess, as this attack reads it.
+
+        Args:
+            observation: as in ``guess``.
+            task: as in ``guess``.
+            batches: of as many examples as were used; over local steps in the order of first use.
+            rng: as in ``guess``.
+            job: as in ``guess``.
+
+        Returns:
+            None where the attack does not choose by one number that any batch has.
+        """
+        del observation, task, batches, rng, job
+        return None
 
 
 def check_facts(attack: Attack, knowledge: Knowledge, task: Task) -> None:

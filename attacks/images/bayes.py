@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.base import Job, Reconstruction
 from attacks.images.descent import ImageObjective, best_restarts
-from attacks.images.evidence import pixel_prior
+from attacks.images.evidence import pixel_prior, unlikelihood
 from attacks.images.image_matching import ImageMatching
 from attacks.images.unrolled import UnrolledSearch
 from attacks.images.victims import Evidence, VictimGroup
@@ -25,7 +25,7 @@ from attacks.observed.simulated_steps import SimulatedSteps
 from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
 from fedsim.tasks.base import Task
-from fedsim.types import Tensors
+from fedsim.types import Batch, Tensors
 
 _START = 0.1
 """Deviation of the first coefficients, so that the images of a batch start apart."""
@@ -99,14 +99,43 @@ class Bayes(ImageMatching):
     def _unrolled(
         self, seen: Observation, steps: SimulatedSteps, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        search = self._unrolled_search(seen, steps, job)
         labels = known_labels(seen, steps.model.task, rng, job, adaptive=self.adaptive)
+        start = _START * torch.randn(len(labels), search.prior.variances.numel(), generator=rng)
+        return search(labels.to(job.device), start.to(job.device), rng)
+
+    def _unrolled_search(
+        self, seen: Observation, steps: SimulatedSteps, job: Job
+    ) -> UnrolledSearch:
         prior = pixel_prior(seen, steps.model.task, job).to(torch.float32)
         update = seen.update(steps.model.parameters)
         observed = {name: value.float().to(job.device) for name, value in update.items()}
-        start = _START * torch.randn(len(labels), prior.variances.numel(), generator=rng)
         classes = 0 if seen.knowledge.labels is not None else steps.model.task.spec.num_classes
-        search = UnrolledSearch(steps, observed, prior, job, self.evaluations, self.orders, classes)
-        return search(labels.to(job.device), start.to(job.device), rng)
+        return UnrolledSearch(steps, observed, prior, job, self.evaluations, self.orders, classes)
+
+    def objectives(
+        self,
+        observation: Observation,
+        task: Task,
+        batches: Sequence[Batch],
+        rng: torch.Generator,
+        job: Job,
+    ) -> list[float] | None:
+        """As of a single step; steps that are taken again, in the order of the batch.
+
+        None over several epochs, whose later orders a batch does not tell.
+        """
+        steps = self._steps(observation, task, job)
+        if steps is None:
+            return super().objectives(observation, task, batches, rng, job)
+        if len(steps.epochs) > 1:
+            return None
+        search = self._unrolled_search(observation, steps, job)
+        evidence = search.evidence(torch.arange(steps.epochs[0].stop))
+        return [
+            unlikelihood(batch.to(job.device), search.prior, evidence, search.observed)[0]
+            for batch in batches
+        ]
 
     def search(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:
         """A lane is one restart of one victim."""

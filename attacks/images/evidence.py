@@ -44,11 +44,10 @@ def guarded(
     tried |= {
         noise: prior.smoothed(images, noise * prior.error).float().clamp(0, 1) for noise in _NOISE
     }
-    costs: dict[float, tuple[float, float]] = {}
-    for noise, candidate in tried.items():
-        with torch.no_grad():
-            distance, surprise = (float(term) for term in evidence(candidate, labels, observed))
-        costs[noise] = surprise + float(prior.rarity(candidate)), distance
+    costs = {
+        noise: unlikelihood(Batch(candidate, labels), prior, evidence, observed)
+        for noise, candidate in tried.items()
+    }
     noise = min(costs, key=lambda each: costs[each])
     if not noise:
         return reconstruction
@@ -60,3 +59,14 @@ def guarded(
         confidence=(guess,) * len(images),
         note=NOTE if tried[noise] is blank else SMOOTHED,
     )
+
+
+def unlikelihood(
+    batch: Batch, prior: PixelPrior, evidence: Evidence, observed: Tensors
+) -> tuple[float, float]:
+    """``-log p(images | update)`` up to a constant, in nats, and the distance of the update."""
+    with torch.no_grad():
+        distance, surprise = (
+            float(term) for term in evidence(batch.inputs, batch.labels, observed)
+        )
+    return surprise + float(prior.rarity(batch.inputs)), distance

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
-from attacks.images.evidence import guarded, pixel_prior
+from attacks.images.evidence import guarded, pixel_prior, unlikelihood
 from attacks.images.image_losses import ImageLoss, matching_loss
 from attacks.images.victims import RoundsLoss, VictimGroup
 from attacks.observed.declared import recovered
@@ -26,6 +26,7 @@ from attacks.observed.same_rows import round_by_round
 from fedsim.capture import Observation
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
+from fedsim.types import Batch
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class ImageMatching(Attack, ABC):
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
     grouping: ClassVar[Grouping] = "same_weights"
+    objective_unit: ClassVar[str] = "nats"
 
     restarts: Annotated[int, Field(ge=1)] = 1
     lanes: Annotated[int, Field(ge=1)] = 32
@@ -97,6 +99,26 @@ class ImageMatching(Attack, ABC):
                 likeliest = [recovered(guess, group[0], network) for guess in likeliest]
             guesses |= zip(members, likeliest, strict=True)
         return [guesses[index] for index in range(len(observations))]
+
+    def objectives(
+        self,
+        observation: Observation,
+        task: Task,
+        batches: Sequence[Batch],
+        rng: torch.Generator,
+        job: Job,
+    ) -> list[float] | None:
+        """``-log p(images | update)``, by which the last choice is made; of a single round."""
+        if self.over_rounds:
+            return None
+        victims = self._victims([observation], task, [rng], job)
+        if victims.evidence is None:
+            return None
+        observed = {name: value[0] for name, value in victims.observed.items()}
+        return [
+            unlikelihood(batch.to(job.device), victims.prior, victims.evidence, observed)[0]
+            for batch in batches
+        ]
 
     def _likeliest(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:
         """What the search found, or what the prior of images makes likelier of it."""

@@ -13,6 +13,7 @@ from attacks.base import Job, Reconstruction
 from attacks.images.evidence import guarded
 from attacks.images.likelihoods import surprise
 from attacks.images.small_convolutions import suited_convolutions
+from attacks.images.victims import Evidence
 from attacks.observed.distance import cosine_distance
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.search import Best, SearchProgress
@@ -95,7 +96,18 @@ class UnrolledSearch:
             trace=progress.trace(),
             expired=best.expired,
         )
-        return guarded(reconstruction, self.prior, best.evidence, self.observed)
+        return guarded(
+            reconstruction, self.prior, self.evidence(best.arrangement.order), self.observed
+        )
+
+    def evidence(self, order: Tensor) -> Evidence:
+        """How likely images are whose steps are taken in this order, int64 ``(place,)``."""
+
+        def likely(images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
+            distance = cosine_distance(self.steps.update(Batch(images, labels), order), observed)
+            return distance, surprise(distance, observed)
+
+        return likely
 
 
 class _Search:
@@ -115,6 +127,7 @@ class _Search:
         progress: SearchProgress,
     ) -> None:
         self.arrangement, self._of, self._progress = arrangement, search, progress
+        self._evidence = search.evidence(arrangement.order)
         self._coefficients = start.clone().requires_grad_()
         self._optimizer = torch.optim.LBFGS(
             [self._coefficients],
@@ -139,12 +152,6 @@ class _Search:
             if self.done - before <= 1:
                 break  # no direction leads down
 
-    def evidence(self, images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
-        """Distance of the update, and ``-log p(update | images)`` up to a constant."""
-        update = self._of.steps.update(Batch(images, labels), self.arrangement.order)
-        distance = cosine_distance(update, observed)
-        return distance, surprise(distance, observed)
-
     def _images(self) -> Tensor:
         return self._of.prior.images(self._coefficients).clamp(0, 1)
 
@@ -152,7 +159,7 @@ class _Search:
     def _objective(self) -> Tensor:
         self.done += 1
         images = self._images()
-        distance, unlikely = self.evidence(images, self.arrangement.labels, self._of.observed)
+        distance, unlikely = self._evidence(images, self.arrangement.labels, self._of.observed)
         value = unlikely + self._coefficients.square().sum() / 2
         (self._coefficients.grad,) = torch.autograd.grad(value, [self._coefficients])
         self.best.offer(value.detach()[None], images[None], distance[None])

@@ -29,8 +29,6 @@ HEADLINE: dict[Modality, tuple[str, ...]] = {
 """Metrics in the result table; the table of all metrics has the others too."""
 CURVES: dict[Modality, tuple[str, ...]] = {"image": ("psnr",), "text": ("rougeL", "exact_match")}
 """Metrics drawn by round."""
-THRESHOLDS = {"psnr": 25.0, "ssim": 0.9, "rouge1": 0.9, "rouge2": 0.9, "rougeL": 0.9}
-"""Value from which an example counts as recovered; metrics that are 0 or 1 need none."""
 UTILITY = {"mcc": "higher", "accuracy": "higher", "perplexity": "lower", "loss": "lower"}
 """Measure of utility -> the better direction; the first one that was measured counts."""
 PROBES = ("none", "member", "fresh")

@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.analysis.evidence import Clients
-from experiments.analysis.findings import THRESHOLDS
 from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored, is_attack
 from experiments.analysis.statistics import Ends, clopper_pearson
-from experiments.stages.coverage import EXACT, EXACT_PSNR
+from experiments.stages.coverage import EXACT, EXACT_PSNR, THRESHOLDS
 from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, Modality
 
 EXACT_METRIC: dict[Modality, str] = {"image": "mse", "text": "exact_match"}

@@ -13,7 +13,6 @@ import pandas as pd
 from experiments.analysis.findings import (
     HEADLINE,
     PROBES,
-    THRESHOLDS,
     Findings,
     Leakage,
     Problem,
@@ -36,6 +35,7 @@ from experiments.analysis.keys import DefenseInSetting, Placed
 from experiments.analysis.membership import SEEN, Finding, inferred
 from experiments.analysis.statistics import Direction, summary
 from experiments.plan.config import VerdictRule
+from experiments.stages.coverage import THRESHOLDS
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import natural, settings
 from fedsim.build import registry

@@ -12,7 +12,14 @@ from experiments.bounds.budgets import bits_sent, measured
 from experiments.bounds.ceilings import InformationSpectrum, ceiling
 from experiments.bounds.information import Listed, decibels, gaussian_error, most
 from experiments.bounds.noise import least_noise, over_rounds
-from experiments.bounds.records import BudgetLimit, LimitsRecord, RankLimit, Source, SuccessLimit
+from experiments.bounds.records import (
+    BudgetLimit,
+    LimitsRecord,
+    RankLimit,
+    Source,
+    SuccessLimit,
+)
+from experiments.bounds.search_errors import search_errors
 from experiments.bounds.success import guesses, mechanism
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
@@ -60,6 +67,12 @@ def limits(run: Run, *, gaussian: bool = True) -> LimitsRecord:
         successes=tuple(limit for case in known for limit in success_limits(case)),
         budgets=tuple(
             limit for case in known for limit in budget_limits(case, shared, gaussian=gaussian)
+        ),
+        searches=tuple(
+            errors
+            for case in known
+            if case.cell.simulated
+            for errors in search_errors(case.cell, case.who)
         ),
     )
     write_json(run.root / "limits.json", record)

@@ -76,9 +76,30 @@ class BudgetLimit(Limit):
     assumed: float | None = None
 
 
+class SearchErrors(Limit):
+    """How often an attack's own objective prefers the private rows to its guess of them.
+
+    Attributes:
+        attack: its label.
+        unit: of the objective; ``nats`` or none.
+        recovered: updates all of whose rows passed the threshold of the main metric.
+        missed: the other updates with a guess of as many rows.
+        errors: of these, those at which the objective of the private rows is the lower.
+        excess: median over the missed of the guess's objective less that of the private rows.
+    """
+
+    attack: str
+    unit: str
+    recovered: int
+    missed: int
+    errors: int
+    excess: float | None
+
+
 class LimitsRecord(Sealed):
     """The whole of ``limits.json``."""
 
     ranks: tuple[RankLimit, ...]
     successes: tuple[SuccessLimit, ...]
     budgets: tuple[BudgetLimit, ...]
+    searches: tuple[SearchErrors, ...] = ()

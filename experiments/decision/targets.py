@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.findings import THRESHOLDS, UTILITY
+from experiments.analysis.findings import UTILITY
 from experiments.bounds.information import CERTAIN, most
 from experiments.decision.sequence import upper
+from experiments.stages.coverage import THRESHOLDS
 from fedsim.build import registry, suggest
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS

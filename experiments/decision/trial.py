@@ -10,7 +10,6 @@ from functools import cached_property
 from statistics import fmean
 from typing import TypeAlias
 
-from experiments.analysis.findings import THRESHOLDS
 from experiments.analysis.gaps import oblivious_twin
 from experiments.analysis.hits import CLOSE, EXACT_METRIC
 from experiments.decision.plan import UNDEFENDED
@@ -19,7 +18,7 @@ from experiments.decision.targets import SHARES, Target
 from experiments.plan.cells import Cell
 from experiments.plan.entries import Entry, allows_for, entries
 from experiments.stages.attack import Attackers
-from experiments.stages.coverage import is_exact
+from experiments.stages.coverage import THRESHOLDS, is_exact
 from experiments.stages.score import Scorer
 from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey

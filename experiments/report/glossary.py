@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from experiments.analysis.findings import THRESHOLDS
 from experiments.analysis.statistics import FEW
 from experiments.report.footer import definition, summary
+from experiments.stages.coverage import THRESHOLDS
 from experiments.wording.names import title
 from fedsim.metrics.base import Metric
 

@@ -9,7 +9,13 @@ from statistics import median_low
 from typing import Any, TypeAlias
 
 from experiments.analysis.findings import Findings
-from experiments.bounds.records import Limit, LimitsRecord, RankLimit, SuccessLimit
+from experiments.bounds.records import (
+    Limit,
+    LimitsRecord,
+    RankLimit,
+    SearchErrors,
+    SuccessLimit,
+)
 from experiments.plan.folder import Run, read_rules
 from experiments.report.brackets import Bracket, brackets, unscored
 from experiments.report.tables import Number, Table, to_markdown
@@ -126,6 +132,31 @@ def budget_table(known: Iterable[Bracket], labels: SettingNames) -> Table:
     )
 
 
+def search_table(known: Iterable[SearchErrors], labels: SettingNames) -> Table:
+    """One row per cell and attack that names what it chooses by."""
+    return Table(
+        "search-errors",
+        "Updates that an attack missed: a search error is one at which what the attack chooses by "
+        "is better for the private rows than for its guess, so that a longer or better search "
+        "would come nearer. At the others the update, as this attack reads it, does not tell the "
+        "rows from the guess. Excess is the median over the missed; in nats, every unit makes the "
+        "rows e times as likely as the guess.",
+        (*WHO, "attack", "recovered", "missed", "search errors", "excess", "unit"),
+        tuple(
+            (
+                *_who(each, labels),
+                title(each.attack),
+                each.recovered,
+                each.missed,
+                each.errors,
+                None if each.excess is None else Number(each.excess),
+                each.unit,
+            )
+            for each in known
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class Limits:
     """The tables of one run that have rows."""
@@ -167,5 +198,6 @@ def limit_tables(run: Run, record: LimitsRecord) -> Limits:
         rank_table(record.ranks, labels),
         success_table(record.successes, labels),
         budget_table(both.values(), labels),
+        search_table(record.searches, labels),
     )
     return Limits(run.root, tuple(table for table in tables if table.rows))

@@ -12,9 +12,11 @@ from fedsim.files import Record
 from fedsim.records import AttackKey, ScoreRow
 
 EXACT = {"mse": (0.5 / 255) ** 2, "exact_match": 1.0}
+"""Metric -> its value from which an example counts as exact: half a byte, or every token."""
 EXACT_PSNR = 54.151
 """PSNR of an image that is half a byte off, in dB."""
-"""Metric -> its value from which an example counts as exact: half a byte, or every token."""
+THRESHOLDS = {"psnr": 25.0, "ssim": 0.9, "rouge1": 0.9, "rouge2": 0.9, "rougeL": 0.9}
+"""Value from which an example counts as recovered; metrics that are 0 or 1 need none."""
 
 
 class Coverage(Record):

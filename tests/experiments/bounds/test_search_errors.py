@@ -1,0 +1,41 @@
+"""Whether a search missed the private rows, or the update does not tell them from the guess."""
+
+from typing import Any
+
+from experiments.bounds.limits import cases
+from experiments.bounds.records import SearchErrors
+from experiments.bounds.search_errors import search_errors
+from experiments.pipeline import execute
+from tests.apps.cases import IMAGES, Make
+
+
+def of_run(make_run: Make, federation: Any = None, **options: Any) -> list[SearchErrors]:
+    short = {"name": "bayes", "steps": 3, "orders": 1, "evaluations": 3}
+    attacks = [short, {"name": "ridge"}, {"name": "prior_only"}]
+    once = {"rounds": 1, **(federation or {})}
+    run = make_run(IMAGES, attacks=attacks, federation=once, **options)
+    execute(run, ("simulate", "attack"), quiet=True)
+    return [e for case in cases(run.cells) for e in search_errors(case.cell, case.who)]
+
+
+def test_three_steps_of_a_search_miss_what_the_update_tells(make_run: Make) -> None:
+    (errors,) = of_run(make_run)  # ridge names no objective, and prior_only has none
+    assert (errors.attack.split("-")[0], errors.unit) == ("bayes", "nats")
+    assert errors.recovered == 0
+    assert errors.missed == errors.errors > 0
+    assert errors.excess is not None
+    assert errors.excess > 1000
+
+
+def test_under_noise_that_hides_all_the_guess_is_as_likely(make_run: Make) -> None:
+    (errors,) = of_run(make_run, defenses=[{"name": "gaussian_noise", "std": 100.0}])
+    assert errors.missed > errors.errors == 0
+    assert errors.excess is not None
+    assert errors.excess < 0  # the private rows are the rougher images
+
+
+def test_local_steps_are_taken_again_in_the_order_of_first_use(make_run: Make) -> None:
+    federation = {"protocol": "fedavg", "local_steps": 2, "batch_size": 1}
+    (errors,) = of_run(make_run, federation=federation)
+    assert errors.missed == errors.errors > 0
+    assert not of_run(make_run, folder="epochs", federation={**federation, "local_steps": 3})
