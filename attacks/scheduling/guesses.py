@@ -9,6 +9,9 @@ from attacks.base import Reconstruction
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
+_MOST_WORDS = 1 << 31
+"""Of a network that does not say how many it knows; no tokenizer reads an id of 64 bits."""
+
 
 class Malformed(ValueError):
     """An attack returned something else than a guess of its task."""
@@ -56,7 +59,9 @@ def _check_batch(guess: object, task: Task) -> None:
         _require(inputs.dtype == torch.int64, f"inputs of {inputs.dtype}, which are no token ids")
         _require(inputs.dim() == 2, f"inputs of the shape {_shape(inputs)}, not (batch, token)")
         _require(mask.shape == inputs.shape, f"a mask of the shape {_shape(mask)}")
-        _require(bool((inputs >= 0).all()), "a token id below 0")
+        words = task.spec.architecture.get("vocab_size", _MOST_WORDS)
+        known = bool(((inputs >= 0) & (inputs < words)).all())
+        _require(known, f"a token id that is none of {words}")
     _require(labels.dim() > 0 and len(labels) == len(inputs), "labels of another number")
     if task.spec.target == "class" and task.spec.num_classes:
         _check_classes(labels, task.spec.num_classes)

@@ -28,7 +28,7 @@ from fedsim import __version__
 from fedsim.capture import CaptureStore
 from fedsim.data.splits import Split
 from fedsim.errors import ConfigError
-from fedsim.files import read_bytes, write_bytes, write_json
+from fedsim.files import read_bytes, read_record, write_bytes, write_json
 from fedsim.manifest import hashes
 from fedsim.plain_files import check_folder, digest_plain, make_private
 from fedsim.records import MAIN, PRIOR_ONLY
@@ -37,6 +37,8 @@ from fedsim.tasks import load_task
 
 SEED_BITS = 62
 """Of a seed that ``fedsim seal`` draws; TOML has integers of 63 bits."""
+_PART = ".sealing"
+"""Where both folders are written; what a stopped command left there is made again."""
 _PUBLIC = ("task.json", "auxiliary.safetensors", "candidates.safetensors")
 
 
@@ -88,13 +90,22 @@ def seal(run: Run, out: Path, minutes: float = MINUTES) -> SealedTrack:
         ConfigError: the run would give its rows away, or a grade of it would have no null.
         StoreError: a file of the run was altered.
     """
+    bundle, truth, part = out / "bundle", out / "truth", out / _PART
+    if (truth / SECRET).is_file() and (part / "bundle").is_dir() and not bundle.exists():
+        return _put_in_place(out)  # an earlier command was stopped between the two
     cell = _only_cell(run)
-    bundle, truth = out / "bundle", out / "truth"
     if bundle.exists() or truth.exists():
         raise ConfigError(f"{out}: something was sealed there already. Name another folder.")
     check_folder(run.root)
     _check(cell)
     check_cell(cell)
+    shutil.rmtree(part, ignore_errors=True)
+    _write(run, cell, part, minutes)
+    return _put_in_place(out)
+
+
+def _write(run: Run, cell: Cell, out: Path, minutes: float) -> None:
+    bundle, truth = out / "bundle", out / "truth"
     sealed = _copy_truth(run, cell, truth)
     _run_prior(sealed)
     _publish(sealed.captures, bundle / "captures")
@@ -111,7 +122,17 @@ def seal(run: Run, out: Path, minutes: float = MINUTES) -> SealedTrack:
         os.utime(path, (0, 0))  # when a client's file was written is nobody's business
     sha256 = digest_plain(bundle / BUNDLE)
     write_json(truth / SECRET, Secret(bundle=sha256, salts=salts, files=hashes(truth)))
-    return SealedTrack(bundle, truth, len(rows), sha256)
+
+
+def _put_in_place(out: Path) -> SealedTrack:
+    """Give both folders their names, the bundle last: where it is, all is sealed."""
+    bundle, truth, part = out / "bundle", out / "truth", out / _PART
+    if not truth.exists():
+        (part / "truth").rename(truth)
+    (part / "bundle").rename(bundle)
+    part.rmdir()
+    rows = len(read_record(bundle / BUNDLE, Bundle).commitments)
+    return SealedTrack(bundle, truth, rows, digest_plain(bundle / BUNDLE))
 
 
 def _only_cell(run: Run) -> Cell:

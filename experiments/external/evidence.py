@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from experiments.external.update import Update
+from fedsim.tasks.language_modelling import IGNORED, LanguageModelling
 from fedsim.types import Batch, Tensors
 
 
@@ -29,11 +30,20 @@ class Fit(NamedTuple):
 
 
 def fit_of(batch: Batch, victim: Update, other: Update | None) -> Fit | None:
-    """How well the gradient on examples matches an update; None if a label is missing."""
-    if not len(batch) or (victim.task.spec.num_classes and batch.labels.min() < 0):
+    """How well the gradient on examples matches an update; None without a label or any word.
+
+    A guess that says nothing, as that of ``prior_only`` without public rows, is such. The targets
+    of a language model are the words of the guess.
+    """
+    task = victim.task
+    if not batch.inputs.numel() or (task.spec.num_classes and batch.labels.min() < 0):
         return None
-    network = victim.task.model(victim.observation.sent)
-    gradient = victim.task.gradient(network, batch)
+    if batch.mask is not None and not task.spec.num_classes and batch.labels.dim() < 2:
+        if not isinstance(task, LanguageModelling):
+            return None
+        targets = batch.inputs.masked_fill(batch.mask == 0, IGNORED)
+        batch = Batch(batch.inputs, targets, batch.mask)
+    gradient = task.gradient(task.model(victim.observation.sent), batch)
     own = _cosine(gradient, victim.observation.update())
     if other is None:
         return Fit(own, None)

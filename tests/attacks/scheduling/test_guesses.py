@@ -8,9 +8,11 @@ from torch.nn import functional as F
 
 from attacks.base import Reconstruction
 from attacks.scheduling.guesses import Malformed, as_guess
+from fedsim.cell import TaskConfig
+from fedsim.tasks import make_task
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import task_of
-from fedsim.types import Batch
+from fedsim.types import Batch, Rows
 
 WRONG = {
     "no-guess": "a NoneType in place of a guess",
@@ -57,6 +59,17 @@ def test_what_is_no_guess_is_named(act: str, task: Task, fakes: None) -> None:
     (returned,) = import_module("fake_hostile").GUESSES[act]()
     with pytest.raises(Malformed, match=f"^the attack returned {WRONG[act]}$"):
         as_guess(returned, task, "rows")
+
+
+@pytest.mark.parametrize(("token", "words"), [(-1, 2000), (2000, 2000), (1 << 40, None)])
+def test_a_token_that_no_tokenizer_knows(token: int, words: int | None) -> None:
+    rows = Rows(("Good.",), torch.zeros(1, dtype=torch.int64), (0,))
+    task = make_task(TaskConfig(model="tiny-gpt2", dataset="sentences"), rows)
+    if words is None:
+        task.spec.architecture.pop("vocab_size")
+    guess = Batch(torch.tensor([[1, token]]), torch.tensor([0]), torch.ones(1, 2))
+    with pytest.raises(Malformed, match=f"a token id that is none of {words or 1 << 31}"):
+        as_guess(Reconstruction(guess), task, "rows")
 
 
 @pytest.mark.parametrize(

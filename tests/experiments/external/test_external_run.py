@@ -46,6 +46,17 @@ def test_a_finished_attack_is_not_run_again(
     assert first.cells[0].captures.keys() == other.cells[0].captures.keys()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", list(ATTACKS))
+def test_every_attack_ends_with_a_guess_or_a_sentence(
+    attack: str, captures: Path, said: Said
+) -> None:
+    """A guess of no word has no gradient to weigh."""
+    code, text, error = said("attack", captures, "--attacks", attack, "--budget", ".5")
+    assert code in (0, 1), error
+    assert f"{attack}: " in text
+
+
 def test_the_page_says_what_came_back_and_what_was_refused(captures: Path, said: Said) -> None:
     assert said("attack", captures, "--attacks", "span,lti")[0] == 0
     page = captures / "run" / "report" / "index.html"
