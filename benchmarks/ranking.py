@@ -39,7 +39,7 @@ class Ranking:
         self.size: int = network.get_input_embeddings().num_embeddings  # type: ignore[operator]
         self.layers = FirstLayers(network, range(self.size - 3, self.size), task.max_length)
         weights = {name: sent[name] for name in self.layers.tokens.weights(sent)}
-        self.width, outputs = self.layers.side(self.layers.tokens, weights).shape
+        self.width, outputs = self.layers.tokens.side(weights).shape
         shapes = [tuple(value.shape) for value in weights.values()]
         if outputs % 3 or len(shapes) not in (1, 3) or len(set(shapes)) > 1:
             raise ConfigError(
@@ -51,7 +51,7 @@ class Ranking:
     def gradients(self, seen: Observation) -> tuple[Tensor, Tensor, Tensor]:
         """The first layer's update ``(width, outputs)`` by ``MATRICES``."""
         names = self.layers.tokens.weights(seen.received)
-        side = self.layers.side(self.layers.tokens, seen.update(names))
+        side = self.layers.tokens.side(seen.update(names))
         query, _, value = side.chunk(3, 1)
         return query, value, side
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
 from attacks.film.cuts import CUTS
-from attacks.proofs.certificate import batch_of
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.proofs.gradient_pursuit import choose
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.evidence import Evidence, total_ratio
+from attacks.tokens.layout import batch_of
 from attacks.tokens.prefix_search import ScoredPrefix, varied
 from attacks.tokens.soft_traces import SoftTraces, soft_traces
 from attacks.tokens.word_posterior import shortlist

@@ -41,6 +41,16 @@ class EmbeddingTables:
     tied: bool
     names: Embeddings
 
+    def of_inputs(self, count: int | None) -> tuple[Tensor, Tensor]:
+        """Word and position rows without what inputs did not cause, for ``count`` sentences.
+
+        Raises:
+            CannotAttack: a tied head's part cannot be told apart.
+        """
+        if not self.tied:
+            return self.words, self.positions
+        return without_head(self.words, self.positions, count)
+
 
 def read_tables(
     observation: Observation, network: nn.Module, device: torch.device
@@ -79,30 +89,7 @@ def tables(
         CannotAttack: as ``read_tables``, or a tied head's part cannot be told apart.
     """
     rows = read_tables(observation, network, device)
-    if not rows.tied:
-        return rows.words, rows.positions
-    return without_head(rows.words, rows.positions, observation.knowledge.num_examples)
-
-
-def words_of_pruned(
-    observation: Observation, network: nn.Module, least: int, most: int
-) -> Tensor | None:
-    """The words whose rows stand out of an update that lost nearly all entries, ids ascending.
-
-    What pruning left of an untied table lies in rows of the batch's words. None where more than
-    ``CUTS.heavily_pruned`` of the other entries were sent, or not ``least`` to ``most`` words show.
-    """
-    update, name = observation.update(), embedding_names(network).word
-    others = [value for key, value in update.items() if key != name]
-    sent = sum(int(value.count_nonzero()) for value in others)
-    if name not in update or sent > CUTS.heavily_pruned * sum(value.numel() for value in others):
-        return None
-    try:
-        words, _ = tables(observation, network, next(network.parameters()).device)
-    except CannotAttack:
-        return None
-    ids = standing_out(words, noise_variance(words))
-    return ids if least <= len(ids) <= most else None
+    return rows.of_inputs(observation.knowledge.num_examples)
 
 
 def is_tied(network: nn.Module) -> bool:

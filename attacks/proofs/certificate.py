@@ -15,13 +15,12 @@ from attacks.observed.labels import find_head
 from attacks.observed.replay import check_options, step_length
 from attacks.proofs.cuts import CUTS
 from attacks.proofs.verdict import NO_PROOF, Proof, certificate, compare
-from attacks.tokens.layout import RIGHT, Layout
+from attacks.tokens.layout import RIGHT, Layout, batch_of
 from attacks.tokens.sentences import SpanSentence
 from fedsim.capture import Observation
 from fedsim.knowledge import Fact
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
-from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch, Tensors
 
 _SCALE: frozenset[Fact] = frozenset({"learning_rate", "local_steps"})
@@ -259,42 +258,6 @@ def proven(
         confidence=tuple(confidence),
         note=note,
     )
-
-
-def batch_of(
-    sentences: Sequence[Sequence[int]],
-    task: Task,
-    labels: Sequence[int] | Tensor,
-    layout: Layout = RIGHT,
-    smoothing: float = 0.0,
-) -> Batch:
-    """The sentences in a layout, with classes or next-token targets.
-
-    A tensor of a language model's labels holds the weight of each token ``(text, token)`` instead.
-    """
-    inputs, mask = layout.place(sentences, task.spec.pad_id or 0)
-    if task.spec.kind == "text-classification":
-        return Batch(inputs, torch.as_tensor(labels), mask)
-    if isinstance(labels, Tensor):
-        return Batch(inputs, _weighted(inputs, labels.cpu(), smoothing, task), mask)
-    return Batch(inputs, inputs.where(layout.predicted(mask), IGNORED), mask)
-
-
-def _weighted(inputs: Tensor, weights: Tensor, smoothing: float, task: Task) -> Tensor:
-    """Targets of a language model whose tokens weigh differently; hidden labels where that is all.
-
-    Args:
-        inputs: token ids ``(text, token)``.
-        weights: ``(text, token)``, of as many tokens or more.
-        smoothing: see ``Prover``.
-        task: defines the vocabulary.
-    """
-    weights = weights[:, : inputs.shape[1]]
-    if not smoothing and bool(((weights == 0) | (weights == weights.max())).all()):
-        return inputs.where(weights > 0, IGNORED)
-    size = int(task.spec.architecture["vocab_size"])
-    targets = (1 - smoothing) * one_hot(inputs, size) + smoothing / size
-    return targets * weights[..., None].float()
 
 
 def _counts(weights: Sequence[float]) -> list[int]:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from attacks.observed.declared import declared, granted_noise
 from attacks.observed.readings import read
 from attacks.proofs import verdict
-from attacks.proofs.certificate import batch_of
 from attacks.proofs.cuts import CUTS
 from attacks.proofs.replayed_steps import Unrolled
 from attacks.proofs.whiteness import chance, edge, shares
+from attacks.tokens.layout import batch_of
 from fedsim.capture import Observation
 from fedsim.knowledge import MULTIPLES
 from fedsim.models.embeddings import embedding_names

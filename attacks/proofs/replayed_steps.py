@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observed.declared import declared_training
-from attacks.proofs.certificate import batch_of
 from attacks.proofs.cuts import CUTS
 from attacks.proofs.verdict import Proof, compare
+from attacks.tokens.layout import batch_of
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
 from fedsim.local.client import LocalClient

@@ -19,11 +19,11 @@ from attacks.observed.declared import declared, granted_noise
 from attacks.observed.labels import find_head, infer_label
 from attacks.observed.prior import prior_lines
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
-from attacks.proofs.certificate import MatchedBatch, Prover, batch_of
+from attacks.proofs.certificate import MatchedBatch, Prover
 from attacks.proofs.last_tokens import ended
 from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
-from attacks.tokens.layout import left_layouts
+from attacks.tokens.layout import batch_of, left_layouts
 from fedsim.build import LATER
 from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from attacks.base import Job, Reconstruction
 from attacks.observed.prior import prior_lines
-from attacks.proofs.certificate import batch_of
 from attacks.proofs.consistency import support
 from attacks.span.causal import decoder as causal
 from attacks.span.encoder import decoder as encoder
 from attacks.tokens.adapters import first_round
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.evidence import adapter_evidence
+from attacks.tokens.layout import batch_of
 from attacks.tokens.soft_traces import SoftTraces, soft_traces
 from attacks.tokens.table_rows import TableRows, table_rows
 from attacks.tokens.word_posterior import likely_words, note_of
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.lora import is_adapter
 from fedsim.records import Certificate
@@ -40,7 +40,7 @@ def decodable(model: AttackedModel) -> bool:
     names = layer.weights(model.observation.received)
     if not names or not is_adapter(names[0]):
         return bool(names)
-    return adapter_evidence(model, layer, model.task.max_length) is not None
+    return adapter_evidence(model, layer, names, model.task.max_length) is not None
 
 
 @dataclass(frozen=True)
@@ -78,52 +78,42 @@ class LikelihoodSearch:
         if not traces.shown and tables is None:
             return None
         count, public = observation.knowledge.num_examples or 1, observation.knowledge.auxiliary
-        hidden = bool(public) and not _tells(traces, tables, observation)
-        lines, labels = self._sentences(traces, tables, hidden=hidden)
-        hidden = hidden and not lines
+        # Adapters of a causal model are read together, however little each of them shows.
+        tells = not traces.silent or (traces.layers.causal and bool(traces.adapters))
+        hidden = public and not (tells or (tables is not None and tables.tells))
+        level: Certificate = "guess"
+        lines, labels = list[list[int]](), list[int]()
+        for lines, labels in self._guesses(traces, tables, hidden=hidden):
+            if len(lines) == count and not self.job.expired:
+                level = support(observation, task, self.model.network, lines, labels)
+            if level != "guess":
+                break
         read = len(lines)
         if not read and not public:
             return None
-        level: Certificate = "guess"
         if read < count and public:
             usual, their_labels = prior_lines(observation, task, self.job)
             lines, labels = lines + usual[read:], labels + their_labels[read:]
-        if read == count and not self.job.expired:
-            level = support(observation, task, self.model.network, lines, labels)
-        note = _HIDDEN if hidden else _few(read, count)
-        if level == "guess" and not hidden:
-            note = "; ".join(filter(None, (note, note_of(likely_words(traces, count), task))))
+        notes = [f"the update tells {read} of {count} sentences" if read < count else ""]
+        if hidden and not read:
+            notes = [_HIDDEN]
+        elif level == "guess":
+            notes.append(note_of(likely_words(traces, count), task))
+        notes.append(first_round(observation))
         return Reconstruction(
             batch_of(lines, task, labels),
             confidence=(level,) * len(lines),
             expired=self.job.expired,
-            note="; ".join(filter(None, (note, first_round(observation)))),
+            note="; ".join(filter(None, notes)),
         )
 
-    def _sentences(
+    def _guesses(
         self, traces: SoftTraces, tables: TableRows | None, *, hidden: bool
-    ) -> tuple[list[list[int]], list[int]]:
-        """The likeliest sentences with their classes, -1 where the model has none."""
+    ) -> Iterator[tuple[list[list[int]], list[int]]]:
+        """Sentences with their classes, -1 where the model has none; the cheaper guess first."""
         if traces.layers.causal:
-            sure = bool(self.model.observation.knowledge.auxiliary)
+            sure = self.model.observation.knowledge.auxiliary
             lines = causal.decode(self.model, traces, self.rng, self.job, sure=sure)
-            return lines, [-1] * len(lines)
-        return ([], []) if hidden else encoder.decode(self.model, traces, tables, self.job)
-
-
-def _few(read: int, count: int) -> str:
-    """Says that sentences are missing, one clause."""
-    return f"the update tells {read} of {count} sentences" if read < count else ""
-
-
-def _tells(traces: SoftTraces, tables: TableRows | None, observation: Observation) -> bool:
-    """Whether a layer, or a row of the embedding tables, stands out of the noise.
-
-    Adapters of a causal model are read together, however little each of them shows.
-    """
-    names = traces.layers.tokens.weights(observation.received)
-    if traces.layers.causal and any(is_adapter(name) for name in names):
-        return True
-    if traces.first is not None or traces.near or traces.later:
-        return True
-    return tables is not None and tables.tells
+            yield lines, [-1] * len(lines)
+        elif not hidden:
+            yield from encoder.decode(self.model, traces, tables, self.job)

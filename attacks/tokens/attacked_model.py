@@ -9,12 +9,18 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from attacks.observed.cuts import CUTS
 from attacks.observed.readings import read
-from attacks.observed.word_rows import EmbeddingTables, read_tables
+from attacks.observed.word_rows import (
+    EmbeddingTables,
+    noise_variance,
+    read_tables,
+    standing_out,
+)
 from attacks.tokens.first_layers import FirstLayers
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
-from fedsim.models.embeddings import embedding_names
+from fedsim.models.embeddings import Embeddings, embedding_names
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
@@ -77,6 +83,11 @@ class AttackedModel:
         return next(self.network.parameters()).device
 
     @cached_property
+    def embeddings(self) -> Embeddings:
+        """The names of the embedding tables."""
+        return embedding_names(self.network)
+
+    @cached_property
     def layers(self) -> FirstLayers:
         """The first two blocks, with all places that a text may have.
 
@@ -84,7 +95,7 @@ class AttackedModel:
             CannotAttack: the network has no attention over linear layers.
         """
         words = self.vocabulary(rows=False)
-        learned = embedding_names(self.network).position is not None
+        learned = self.embeddings.position is not None
         length = self.task.most_tokens if learned else self.task.max_length
         return FirstLayers(self.network, words[-3:].tolist(), length)
 
@@ -108,7 +119,7 @@ class AttackedModel:
         ``rows`` also excludes words whose embedding row is zero, if an untied table is sent.
         Padding is excluded where a trace is no proof of a token, unless ``padding``.
         """
-        name, task = embedding_names(self.network).word, self.task
+        name, task = self.embeddings.word, self.task
         if name is None:
             raise CannotAttack(
                 f"{type(self.network).__name__} has no word embeddings to try",
@@ -127,6 +138,26 @@ class AttackedModel:
         if not padding and task.spec.pad_id not in {None, *task.tokens([""])[0]}:
             possible[task.spec.pad_id] = False
         return torch.nonzero(possible)[:, 0].to(self.device)
+
+    def words_of_pruned(self, least: int, most: int) -> Tensor | None:
+        """The words whose rows stand out of an update that lost nearly all entries, ids ascending.
+
+        What pruning left of an untied table lies in rows of the batch's words. None where more than
+        ``CUTS.heavily_pruned`` of the other entries were sent, or not ``least`` to ``most`` words
+        show.
+        """
+        update, name = self.observation.update(), self.embeddings.word
+        others = [value for key, value in update.items() if key != name]
+        sent = sum(int(value.count_nonzero()) for value in others)
+        total = sum(value.numel() for value in others)
+        if name not in update or sent > CUTS.heavily_pruned * total:
+            return None
+        try:
+            words, _ = self.tables.of_inputs(self.observation.knowledge.num_examples)
+        except CannotAttack:
+            return None
+        ids = standing_out(words, noise_variance(words))
+        return ids if least <= len(ids) <= most else None
 
 
 def shows_absence(table: Tensor) -> bool:

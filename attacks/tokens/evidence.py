@@ -14,8 +14,6 @@ from attacks.observed.spectrum import Spectrum, completed, spectrum
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import Layer
-from fedsim.capture import Observation
-from fedsim.knowledge import MULTIPLES
 from fedsim.models.lora import is_adapter, second_factor
 
 _LEAST_SPREAD = 0.1  # smallest spread of a statistic of false tokens
@@ -168,50 +166,41 @@ class Samples:
             layer.fit(true, moved if len(moved) else absent, absent, 0.5)
 
 
-def layer_reading(model: AttackedModel, layer: Layer, most: int) -> Reading | None:
-    """What is known of a layer's gradient, imputed; None if it was not sent or is not finite."""
+def read_layer(
+    model: AttackedModel, layer: Layer, most: int
+) -> tuple[Reading | None, Evidence | None]:
+    """What is known of a layer's gradient, imputed, and what it says of tokens.
+
+    There is no reading of adapters, nor of a gradient that was not sent, is zero or is not finite;
+    no evidence of a layer with too few directions.
+
+    Args:
+        model: under attack, its update of any optimizer and defense.
+        layer: the layer.
+        most: most tokens of the batch.
+    """
     observation = model.observation
     names = layer.weights(observation.received)
-    if not names or is_adapter(names[0]):
-        return None
-    optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
-    readings = {n: read(v, optimizer) for n, v in observation.update(names).items()}
-    parts = [
-        model.layers.side(
-            layer, {name: getattr(reading, part) for name, reading in readings.items()}
+    if names and not is_adapter(names[0]):
+        optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
+        readings = {n: read(v, optimizer) for n, v in observation.update(names).items()}
+        value, lower, upper = (
+            layer.side({name: getattr(reading, part) for name, reading in readings.items()})
+            .double()
+            .to(model.device)
+            for part in ("value", "lower", "upper")
         )
-        for part in ("value", "lower", "upper")
-    ]
-    if not parts[0].isfinite().all() or not parts[0].any():
-        return None
-    value, lower, upper = (part.double().to(model.device) for part in parts)
-    sent = Reading(value, lower, upper)
-    return replace(sent, value=completed(sent, most))
+        if value.isfinite().all() and value.any():
+            sent = Reading(value, lower, upper)
+            seen = replace(sent, value=completed(sent, most))
+            return seen, spikes(seen.value, layer, most)
+    return None, adapter_evidence(model, layer, names, most)
 
 
 def spikes(matrix: Tensor, layer: Layer, most: int) -> Evidence | None:
     """The evidence of a layer's gradient; None if it has too few directions."""
     seen = spectrum(matrix, most)
     return None if seen.rank < CUTS.fewest_directions else Evidence(layer, seen)
-
-
-def is_shown(observation: Observation, layer: Layer) -> bool:
-    """Whether the layer was sent, has changed, and the update is finite."""
-    names = layer.weights(observation.received)
-    names += [second_factor(name) for name in names if is_adapter(name)]
-    update = observation.update()
-    return all(bool(v.isfinite().all()) for v in update.values()) and any(
-        bool(update[name].any()) for name in names if name in update
-    )
-
-
-def are_signs(observation: Observation) -> bool:
-    """Whether the matrices of the update are signs, or stem from Adam."""
-    known = observation.knowledge
-    if observation.kind != "gradient" and known.optimizer not in MULTIPLES:
-        return True
-    sides = sorted((v for v in observation.update().values() if v.dim() == 2 and v.any()), key=len)
-    return bool(sides) and all(read(side).signs for side in sides[:8])
 
 
 @dataclass
@@ -240,7 +229,9 @@ class AdapterEvidence(Evidence):
         return sum((g if a is None else a.T.to(g) @ g @ a.to(g) for g, a in parts), torch.zeros(()))
 
 
-def adapter_evidence(model: AttackedModel, layer: Layer, most: int) -> Evidence | None:
+def adapter_evidence(
+    model: AttackedModel, layer: Layer, names: Sequence[str], most: int
+) -> Evidence | None:
     """None if the layer has no adapters, they did not move or show too few directions.
 
     The updates of all ``A`` of the layer lie side by side, as one gradient of a layer with as many
@@ -251,10 +242,11 @@ def adapter_evidence(model: AttackedModel, layer: Layer, most: int) -> Evidence 
     Args:
         model: under attack, its update of any optimizer and defense.
         layer: the layer.
+        names: of its weights that were sent.
         most: most tokens of the batch.
     """
     observation, device = model.observation, model.device
-    names = [name for name in layer.weights(observation.received) if is_adapter(name)]
+    names = [name for name in names if is_adapter(name)]
     update = observation.update([each for a in names for each in (a, second_factor(a))])
     if not all(value.isfinite().all() for value in update.values()):
         return None

@@ -154,7 +154,7 @@ def subspace(model: AttackedModel, layer: Layer) -> Subspace:
         if adapted is None:
             raise _nothing(layer)
         return adapted
-    side = model.layers.side(layer, observation.update(names))
+    side = layer.side(observation.update(names))
     if not side.isfinite().all() or not side.any():
         raise _nothing(layer)
     wire = torch.cat([observation.received[name].flatten() for name in names])

@@ -29,9 +29,15 @@ _LATER_LAYERS = 4
 
 @dataclass(frozen=True)
 class Layer:
-    """Linear modules that share one input, such as query, key and value."""
+    """Linear modules that share one input, such as query, key and value.
+
+    Attributes:
+        modules: their names.
+        transposed: those whose weight is ``(width, outputs)``, as GPT-2's.
+    """
 
     modules: tuple[str, ...]
+    transposed: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -42,6 +48,14 @@ class Layer:
         """Names of the layer's weights in ``sent``, with a frozen ``A`` whose ``B`` is."""
         names = (f"{module}.weight" for module in self.modules)
         return [name for name in names if name in sent or second_factor(name) in sent]
+
+    def side(self, update: Tensors) -> Tensor:
+        """The layer's weight gradients side by side ``(width, outputs)``."""
+        parts = (
+            update[name] if name[:-7] in self.transposed else update[name].T
+            for name in self.weights(update)
+        )
+        return torch.cat([*parts], 1)
 
 
 class FirstLayers:
@@ -149,14 +163,6 @@ class FirstLayers:
             return restarted(ids, self.restarts)
         return self.begin + torch.arange(ids.shape[1], device=self._device)[None]
 
-    def side(self, layer: Layer, update: Tensors) -> Tensor:
-        """The layer's weight gradients side by side ``(width, outputs)``."""
-        parts = []
-        for name in layer.weights(update):
-            conv = is_transposed(self.network.get_submodule(name[:-7]))
-            parts.append(update[name] if conv else update[name].T)
-        return torch.cat(parts, 1)
-
     def of_tokens(self, ids: Tensor, position: int | Tensor) -> Tensor:
         """Inputs ``(token, width)`` of the first layer, at one position or each at its own."""
         if isinstance(position, int):
@@ -243,14 +249,17 @@ class FirstLayers:
             return hook
 
         ids = torch.tensor([words], device=self._device)
+        modules = dict(self.network.named_modules())
+        transposed = {name for name, module in modules.items() if is_transposed(module)}
         with ExitStack() as stack, torch.no_grad():
-            for name, module in self.network.named_modules():
-                linear = isinstance(module, nn.Linear) or is_transposed(module)
+            for name, module in modules.items():
+                linear = isinstance(module, nn.Linear) or name in transposed
                 if linear and not is_second_factor(name):
                     stack.callback(module.register_forward_pre_hook(note(name)).remove)
             self.network(input_ids=ids, attention_mask=torch.ones_like(ids))
         whole = [(value, names) for value, names in seen if value.dim() == 3]
-        return [Layer(tuple(names)) for _, names in whole], [value[0] for value, _ in whole]
+        layers = [Layer(tuple(names), frozenset(transposed & {*names})) for _, names in whole]
+        return layers, [value[0] for value, _ in whole]
 
     @contextmanager
     def _placed(self, positions: Tensor | None) -> Iterator[None]:

@@ -8,21 +8,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attacks.observed.readings import Reading
+from attacks.observed.readings import Reading, read
 from attacks.observed.spectrum import completed
-from attacks.observed.word_rows import words_of_pruned
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.evidence import (
     Evidence,
     Normal,
     Samples,
-    adapter_evidence,
-    are_signs,
-    is_shown,
-    layer_reading,
+    read_layer,
     spikes,
 )
 from attacks.tokens.first_layers import FirstLayers, Layer
+from fedsim.capture import Observation
+from fedsim.knowledge import MULTIPLES
+from fedsim.models.lora import is_adapter, second_factor
 from fedsim.types import Tensors
 
 _GROWN_PLACES = 7  # places of the greedy growth that fits the layers first
@@ -47,7 +46,8 @@ class SoftTraces:
             ``(position, vocabulary)``.
         readings: of each layer's gradient, with entries that were not sent imputed.
         signs: whether the update arrived as signs.
-        shown: whether the weights before any attention were sent, are finite and have changed.
+        weights: names of the weights before any attention that were sent.
+        shown: whether these have changed, and the update is finite.
     """
 
     layers: FirstLayers
@@ -58,7 +58,18 @@ class SoftTraces:
     statistics: Tensor
     readings: Mapping[Layer, Reading]
     signs: bool
+    weights: Sequence[str]
     shown: bool
+
+    @property
+    def adapters(self) -> list[str]:
+        """Names of the adapters before any attention that were sent."""
+        return [name for name in self.weights if is_adapter(name)]
+
+    @property
+    def silent(self) -> bool:
+        """Whether no layer of the first two blocks stands out of the noise."""
+        return self.first is None and not self.near and not self.later
 
     @property
     def ratios(self) -> Tensor:
@@ -159,9 +170,7 @@ class SoftTraces:
         """
         evidence = {}
         for layer, reading in self.readings.items():
-            part, whole = (
-                self.layers.side(layer, item).to(reading.value) for item in (others, every)
-            )
+            part, whole = (layer.side(item).to(reading.value) for item in (others, every))
             scale = 1.0
             if not reading.complete:  # imputed values have a scale of their own
                 scale = float((whole * reading.value).sum() / whole.square().sum().clamp(min=1e-30))
@@ -210,23 +219,19 @@ def soft_traces(model: AttackedModel, *, rows: bool) -> SoftTraces:
     words = model.vocabulary(rows=rows)
     count = observation.knowledge.num_examples or 1
     most = count * task.max_length
-    shown = words_of_pruned(observation, network, 2 * count, most) if rows else None
-    if shown is not None:
-        shown_ids = torch.cat([shown.to(words), words.new_tensor(task.spec.special_ids)])
-        words = words[torch.isin(words, shown_ids)]
+    if rows and (pruned := model.words_of_pruned(2 * count, most)) is not None:
+        pruned = torch.cat([pruned.to(words), words.new_tensor(task.spec.special_ids)])
+        words = words[torch.isin(words, pruned)]
     layers = model.usual_layers
     # An encoder's layers behind the attention say nothing of a token without its sentence.
     behind = (*layers.contexts, *layers.later) if layers.causal else ()
     readings: dict[Layer, Reading] = {}
     evidence: dict[Layer, Evidence | None] = {}
     for layer in (layers.tokens, *behind):
-        reading = layer_reading(model, layer, most)
-        if reading is None:
-            evidence[layer] = adapter_evidence(model, layer, most)
-        else:
+        reading, evidence[layer] = read_layer(model, layer, most)
+        if reading is not None:
             readings[layer] = reading
-            evidence[layer] = spikes(reading.value, layer, most)
-    first = evidence[layers.tokens]
+    first, weights = evidence[layers.tokens], layers.tokens.weights(observation.received)
     size = network.get_input_embeddings().num_embeddings  # type: ignore[operator]
     statistics = words.new_full((task.max_length, size), torch.inf, dtype=torch.float32)
     for position in range(task.max_length):
@@ -246,6 +251,25 @@ def soft_traces(model: AttackedModel, *, rows: bool) -> SoftTraces:
         words,
         statistics,
         readings,
-        are_signs(observation),
-        is_shown(observation, layers.tokens),
+        _are_signs(observation),
+        weights,
+        _is_shown(observation, weights),
     )
+
+
+def _is_shown(observation: Observation, weights: Sequence[str]) -> bool:
+    """Whether any of the weights, or their second factors, has changed, and all is finite."""
+    update = observation.update()
+    names = [*weights, *(second_factor(name) for name in weights if is_adapter(name))]
+    return all(bool(v.isfinite().all()) for v in update.values()) and any(
+        bool(update[name].any()) for name in names if name in update
+    )
+
+
+def _are_signs(observation: Observation) -> bool:
+    """Whether the matrices of the update are signs, or stem from Adam."""
+    known = observation.knowledge
+    if observation.kind != "gradient" and known.optimizer not in MULTIPLES:
+        return True
+    sides = sorted((v for v in observation.update().values() if v.dim() == 2 and v.any()), key=len)
+    return bool(sides) and all(read(side).signs for side in sides[:8])

@@ -99,7 +99,7 @@ def best_test(model: AttackedModel, before: Subspace) -> SpanTest:
     layers, observation = model.layers, model.observation
     tests, ranks, least = list[SpanTest](), [], CUTS.equal_rank * before.rank
     sent = [layer for layer in layers.contexts if layer.weights(observation.received)]
-    widths = {layer: len(layers.side(layer, observation.sent)) for layer in sent}
+    widths = {layer: len(layer.side(observation.sent)) for layer in sent}
     for layer in sorted(sent, key=lambda candidate: -widths[candidate]) if layers.causal else sent:
         if layers.causal and tests and min(map(_filled, tests)) < least / widths[layer]:
             break  # no narrower layer can have more room

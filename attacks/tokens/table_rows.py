@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attacks.observed.readings import Reading, read
+from attacks.observed.readings import read
 from attacks.observed.word_rows import noise_variance
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
@@ -142,18 +142,15 @@ def table_rows(model: AttackedModel) -> TableRows | None:
     words = seen.value if seen.signs else tables.words
     rows = tables.positions[places].to(words)
     rows = rows.sign() if seen.signs else rows
-    return TableRows(words.float(), rows.float(), _noise(words, seen), tables.names, places)
-
-
-def _noise(words: Tensor, seen: Reading) -> float:
-    """Variance of an entry in the row of a word."""
     alive = words.any(1)
     square = float(words[alive].square().mean())
     if seen.signs:
-        return square / 2
-    variance = noise_variance(words) or seen.step**2 / 12
-    if not seen.complete:
-        unknown = (seen.upper - seen.lower)[alive] / 2
-        unknown = unknown.where(unknown.isfinite(), square**0.5)
-        variance += float(unknown.square().mean()) / 3
-    return max(variance, CUTS.least_noise * square)
+        noise = square / 2
+    else:
+        noise = noise_variance(words) or seen.step**2 / 12
+        if not seen.complete:
+            unknown = (seen.upper - seen.lower)[alive] / 2
+            unknown = unknown.where(unknown.isfinite(), square**0.5)
+            noise += float(unknown.square().mean()) / 3
+        noise = max(noise, CUTS.least_noise * square)
+    return TableRows(words.float(), rows.float(), noise, tables.names, places)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.proofs.certificate import batch_of
+from attacks.tokens.layout import batch_of
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact

@@ -26,7 +26,6 @@ from attacks.tokens.prefix_search import ScoredPrefix
 from attacks.tokens.pursuit import noisy_rows
 from attacks.tokens.soft_traces import SoftTraces
 from fedsim.knowledge import MULTIPLES
-from fedsim.models.lora import is_adapter
 
 _MATCHED_WORDS = 3.0  # nats that a pursuit speaks for the words that it finds
 _RIVALS = 8  # tokens tried at each place of a decoded sentence by its gradient
@@ -62,17 +61,16 @@ def decode(
     start = edges[:1] if len(edges) > 1 else []
     end = edges[-1] if edges and writes else None
     tree = Tree(start, end, task.max_length, job)
-    adapters = [name for name in traces.layers.tokens.weights(observation.sent) if is_adapter(name)]
     adaptive = observation.kind != "gradient" and observation.knowledge.optimizer not in MULTIPLES
-    silent = traces.first is None and not traces.near and not traces.later
-    hidden = silent and not (adapters or adaptive or traces.signs)
+    adapters = traces.adapters
+    hidden = traces.silent and not (adapters or adaptive or traces.signs)
     if hidden and count == 1 and start and end is not None:
         match = GradientMatcher.of(observation, task, traces.words.device, signs=False)
         if not match.sent:
             drawn = sampled(model.network, start, rng)
             line, pays = LikelihoodGrowth(tree, model.network, match, drawn).sentence()
             return [line] if pays or not sure else []
-    if sure and silent and not adapters:
+    if sure and traces.silent and not adapters:
         return []
     if traces.first is not None:
         traces.grow(start, count, rng)

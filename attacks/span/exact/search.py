@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from attacks.base import Job, Reconstruction
-from attacks.proofs.certificate import Prover, batch_of, proven
+from attacks.proofs.certificate import Prover, proven
 from attacks.proofs.last_tokens import ended
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.attention_inputs import AttentionInputs
 from attacks.tokens.candidates import Candidates
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import Traces, read_traces
-from attacks.tokens.layout import RIGHT, Layout, left_layouts, trailing_layouts
+from attacks.tokens.layout import RIGHT, Layout, batch_of, left_layouts, trailing_layouts
 from attacks.tokens.sentences import SpanSentence, grow
 from attacks.tokens.sine_descent import SineDescent
 from attacks.tokens.span_membership import SpanTest, best_test

@@ -10,7 +10,6 @@ import torch
 
 from attacks.base import Job, Reconstruction
 from attacks.observed.spectrum import Spectrum, spectrum
-from attacks.proofs.certificate import batch_of
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.proofs.gradient_pursuit import GradientPursuit, choose, fitted, less
 from attacks.span.causal.prefix_fit import PrefixFit, non_negative
@@ -19,6 +18,7 @@ from attacks.span.span import Span
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.evidence import Evidence, Normal
 from attacks.tokens.first_layers import FirstLayers, Layer
+from attacks.tokens.layout import batch_of
 from attacks.tokens.next_token_shift import DirectionalShift
 from attacks.tokens.soft_traces import soft_traces
 from fedsim.knowledge import Knowledge

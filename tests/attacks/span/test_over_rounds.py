@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attacks.base import Job, Reconstruction
 from attacks.observed.same_rows import ALONE
-from attacks.proofs.certificate import batch_of
 from attacks.span.over_rounds import explained, joined, over_rounds
 from attacks.span.span import Span
+from attacks.tokens.layout import batch_of
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask

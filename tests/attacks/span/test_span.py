@@ -14,11 +14,11 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from attacks.base import Job, Reconstruction
-from attacks.proofs.certificate import batch_of
 from attacks.span.span import Span
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.first_layers import FirstLayers
+from attacks.tokens.layout import batch_of
 from attacks.tokens.span_membership import best_test
 from fedsim.capture import Observation
 from fedsim.cell import TaskConfig

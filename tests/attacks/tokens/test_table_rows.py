@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.observed.word_rows import words_of_pruned
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.decoding import LikelihoodSearch
 from attacks.span.encoder.joint_words import RowView, View
@@ -106,17 +105,18 @@ def test_pruned_rows_do_not_rule_out_words(bert: Victim) -> None:
 
 def test_the_rows_that_heavy_pruning_leaves_are_of_the_batch(bert: Victim) -> None:
     seen, truth = bert.capture([3, 17])
-    network = bert.task.model(seen.sent)
+    task, network = bert.task, bert.task.model(seen.sent)
+    assert isinstance(task, TextTask)
     own = sorted({token for line in lines(truth) for token in line})
     for share, told in ((0.01, True), (0.1, False), (1.0, False)):
         left = {}
         for name, value in seen.received.items():
             edge = value.abs().flatten().quantile(1 - share)
             left[name] = value if name == WORD else value * (value.abs() >= edge)
-        found = words_of_pruned(replace(seen, received=left), network, 4, 48)
+        model = AttackedModel.of(replace(seen, received=left), task, network)
+        found = model.words_of_pruned(4, 48)
         assert (None if found is None else found.tolist()) == (own if told else None)
-        few = words_of_pruned(replace(seen, received=left), network, 4, len(own) - 1)
-        assert few is None
+        assert model.words_of_pruned(4, len(own) - 1) is None
 
 
 def test_a_sentence_under_noise(bert: Victim) -> None:
