@@ -152,7 +152,8 @@ def test_lines_are_scored_alike_alone_and_together() -> None:
     lines = [torch.tensor([3, 5, 7, 11, 9]), torch.tensor([3, 5]), torch.tensor([3, 8, 2])]
     for line, scores in zip(lines, shift.along(lines), strict=True):
         assert scores.shape == (len(line) - 1, 30)
-        torch.testing.assert_close(scores, shift.along([line])[0])
+        # Scores divide the small difference of two networks' logs, and its rounding with it.
+        torch.testing.assert_close(scores, shift.along([line])[0], atol=5e-3, rtol=0)
 
 
 @pytest.mark.parametrize("network", [GPT2LMHeadModel, LlamaForCausalLM])
