@@ -14,6 +14,7 @@ from itertools import islice
 from typing import get_args
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.observed.assumed_steps import STEPS, with_steps
 from attacks.observed.smoothed_labels import smoothing_note
 from attacks.proofs.two_classes import UNSETTLED, has_two_classes, negated, sign_behind
 from attacks.proofs.verdict import coarse_note
@@ -123,11 +124,20 @@ def best_reading(
     if best.proven:
         job.late = best.expired
         return best
-    causes = [best.note]
+    causes = [best.note, _one_step(reply, task, best)]
     if best.confidence is not None:
         causes += [coarse_note(reply.seen), _smoothing(reply, task, best)]
     note = "; ".join(filter(None, (*causes, reply.doubt)))
     return replace(best, exhausted=exhausted, note=note)
+
+
+def _one_step(reply: OpenReply, task: Task, guess: Reconstruction) -> str:
+    """That a search on images takes local training for one step, where nobody says what it was."""
+    known = reply.seen.knowledge
+    several = reply.seen.kind != "gradient" and known.local_steps is None
+    if not several or task.modality != "image" or "local_steps" in guess.note:
+        return ""
+    return "its local training counts as one step; pass local_steps if there were several"
 
 
 def _smoothing(reply: OpenReply, task: Task, guess: Reconstruction) -> str:
@@ -244,7 +254,25 @@ def _counted(chosen: Attack, reply: OpenReply) -> Iterator[tuple[OpenReply, str]
 def _run(
     chosen: Attack, label: str, reading: OpenReply, task: Task, job: Job, seed: int
 ) -> Reconstruction:
-    """The attack on one reading; seeded as a job of an experiment is."""
+    """The attack on one reading, if need be with the length of steps that the update tells."""
+    try:
+        return _attempt(chosen, label, reading, task, job, seed)
+    except CannotAttack as error:
+        facts = set(_facts_in(error.reason))
+        seen = reading.seen
+        rng = generator(seed, "steps", seen.key.round, seen.key.client)
+        taken = with_steps(seen, task, rng) if facts and facts <= STEPS else None
+        if taken is None:
+            raise
+    stepped, said = taken
+    guess = _attempt(chosen, label, replace(reading, seen=stepped), task, job, seed)
+    return replace(guess, note="; ".join(filter(None, (guess.note.rstrip("."), said))))
+
+
+def _attempt(
+    chosen: Attack, label: str, reading: OpenReply, task: Task, job: Job, seed: int
+) -> Reconstruction:
+    """The attack with the facts that there are; seeded as a job of an experiment is."""
     seen = reading.seen
     with seeded(derive(seed, "attack", label, str(seen.key))):
         rng = generator(seed, "attack", seen.key.round, seen.key.client, label)

@@ -137,7 +137,21 @@ def _trace(network: nn.Module, task: Task, head: Head) -> list[_Call]:
     last = next((i for i, call in enumerate(calls) if call.name == head.layer), len(calls) - 1)
     # Dropout in eval mode, the identity and flattening leave all values as they are.
     changing = [call for call in calls[:last] if not _equal(call.input, call.output)]
-    return [*changing, calls[last]]
+    return _with_functions([*changing, calls[last]])
+
+
+def _with_functions(calls: list[_Call]) -> list[_Call]:
+    """With the activations that ``forward`` calls as functions, told by what comes after them."""
+    whole = calls[:1]
+    for before, after in pairwise(calls):
+        if not _equal(before.output, after.input):
+            whole += [
+                _Call(before.name, kind(), before.output, after.input)
+                for kind in ACTIVATIONS
+                if _equal(kind()(before.output), after.input)
+            ]
+        whole.append(after)
+    return whole
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:

@@ -54,7 +54,12 @@ def test_a_refusal_names_what_a_program_can_pass() -> None:
     net = Net()
     after = {name: value * 0.9 for name, value in net.state_dict().items()}
     victim = fedsim.Update.of(
-        net, before=net.state_dict(), after=after, loss=loss, image_shape=(1, 8, 8)
+        net,
+        before=net.state_dict(),
+        after=after,
+        loss=loss,
+        image_shape=(1, 8, 8),
+        optimizer="adam",
     )
     said = "or --knows local_steps=value --knows learning_rate=value"
     with pytest.raises(CannotAttack, match=said):
@@ -94,7 +99,7 @@ def test_any_network_of_images_with_a_loss() -> None:
         fedsim.score(guess, image).mean("rouge1")
 
 
-def test_images_are_as_many_as_claimed_or_the_missing_fact_is_named() -> None:
+def test_images_are_as_many_as_claimed_and_the_missing_fact_is_named() -> None:
     torch.manual_seed(0)
     net, batch = Net(), Batch(torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2, 3, 0, 1]))
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -104,17 +109,15 @@ def test_images_are_as_many_as_claimed_or_the_missing_fact_is_named() -> None:
         for (name, value), gradient in zip(before.items(), gradients, strict=True)
     }
     given: Any = {"loss": loss, "image_shape": (1, 8, 8), "before": before, "after": after}
-    unknown = fedsim.Update.of(net, lr=0.1, **given)
-    with pytest.raises(CannotAttack, match="needs local_steps"):
-        fedsim.attack(
-            dataclasses.replace(unknown, claimed_examples=6), "inverting", steps=2, quiet=True
+    for knows in ({}, {"lr": 0.1}, {"lr": 0.1, "local_steps": 1}):
+        known = fedsim.Update.of(net, **given, **knows)
+        guess = fedsim.attack(
+            dataclasses.replace(known, claimed_examples=6), "inverting", steps=2, quiet=True
         )
-    known = fedsim.Update.of(net, lr=0.1, local_steps=1, **given)
-    guess = fedsim.attack(
-        dataclasses.replace(known, claimed_examples=6), "inverting", steps=2, quiet=True
-    )
-    assert len(guess.labels) == 6
-    assert "the client's claim" in guess.note
+        assert len(guess.labels) == 6
+        assert "the client's claim" in guess.note
+        assert ("local_steps=1" in guess.note) == ("local_steps" not in knows)
+        assert ("learning_rate=" in guess.note) == ("lr" not in knows)
 
 
 @pytest.mark.parametrize(("name", "options"), [("dlg", {"restarts": 2}), ("inverting", {})])

@@ -1,6 +1,7 @@
 """What an update itself shows of the steps behind it, and what may be said of its classes."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import fedsim
 from attacks.observed.replay import step_length
 from experiments.external.disclosures import Disclosure, disclosed
 from experiments.external.update import Update
 from fedsim.capture import CaptureKey, Observation
+from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 
 RATE, STEPS, BATCH, CLASSES = 1e-3, 4, 8, 4
@@ -108,3 +111,75 @@ def test_steps_of_momentum_along_one_gradient_are_as_long_as_told(
     known = Knowledge(learning_rate=RATE, local_steps=steps, **options)
     seen = Observation(CaptureKey(round=1, client=0), {}, {}, "weights", known)
     torch.testing.assert_close(-value.detach() / step_length(seen), slope.double())
+
+
+class Plain(nn.Module):
+    """Without batch normalisation, which would count its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c, self.h = nn.Conv2d(1, 6, 5, 2, 2), nn.Linear(96, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.h(torch.sigmoid(self.c(images)).flatten(1))  # type: ignore[no-any-return]
+
+
+def plainly(steps: int, make: Any = sgd, **knows: Any) -> Update:
+    """Weights after steps of ``BATCH`` examples, and a claim of all of them."""
+    torch.manual_seed(0)
+    net = Plain()
+    after = copy.deepcopy(net)
+    optimizer = make(after.parameters())
+    images, labels = torch.rand(BATCH * steps, 1, 8, 8), LABELS[: BATCH * steps]
+    for rows in torch.arange(BATCH * steps).split(BATCH):
+        optimizer.zero_grad()
+        F.cross_entropy(after(images[rows]), labels[rows]).backward()
+        optimizer.step()
+    given: Any = {"before": net.state_dict(), "after": after.state_dict(), "loss": loss}
+    update = Update.of(net, **given, image_shape=(1, 8, 8), **knows)
+    return replace(update, claimed_examples=BATCH * steps)
+
+
+@pytest.mark.parametrize("steps", [1, STEPS])
+@pytest.mark.parametrize("knows", [{}, {"lr": RATE}, {"local_steps": 3}])
+def test_a_search_takes_the_length_of_steps_that_nobody_stated(
+    steps: int, knows: dict[str, Any]
+) -> None:
+    guess = fedsim.attack(plainly(steps, **knows), "inverting", steps=2, quiet=True)
+    wrong = torch.bincount(torch.tensor(guess.labels), minlength=CLASSES)
+    wrong = wrong - LABELS[: BATCH * steps].bincount(minlength=CLASSES)
+    assert int(wrong.abs().sum()) <= BATCH * (steps > 1)  # twice as many as are wrong
+    assert guess.certified == (False,) * BATCH * steps
+    assert ("local_steps=" in guess.note) == ("local_steps" not in knows)
+    assert ("learning_rate=" in guess.note) == ("lr" not in knows)
+    assert "the last layer's bias tells how long all local steps are together" in guess.note
+
+
+def test_several_steps_of_one_example_are_said_to_count_as_one() -> None:
+    update = replace(plainly(1), claimed_examples=1)
+    guess = fedsim.attack(update, "inverting", steps=2, quiet=True)
+    assert "its local training counts as one step; pass local_steps if" in guess.note
+
+
+@pytest.mark.parametrize(
+    ("make", "knows"),
+    [(lambda p: torch.optim.Adam(p, RATE), {}), (sgd, {"optimizer": "adamw"})],
+    ids=["signs", "stated"],
+)
+def test_no_length_is_taken_of_what_is_no_multiple_of_a_gradient(
+    make: Any, knows: dict[str, Any]
+) -> None:
+    with pytest.raises(CannotAttack, match="needs local_steps and learning_rate"):
+        fedsim.attack(plainly(1, make, **knows), "inverting", steps=2, quiet=True)
+
+
+def test_an_activation_called_as_a_function_is_a_layer() -> None:
+    torch.manual_seed(0)
+    net, image = Plain(), torch.rand(1, 1, 8, 8)
+    value = F.cross_entropy(net(image), torch.tensor([2]))
+    gradients = torch.autograd.grad(value, list(net.parameters()))
+    update = Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+    guess = fedsim.attack(update, "closed_form", quiet=True)
+    assert (guess.labels, guess.certified) == ((2,), (True,))
+    assert guess.images is not None
+    assert float((guess.images - image).abs().max()) < 1e-4
