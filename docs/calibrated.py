@@ -1,13 +1,15 @@
 """From a finished calibration to a file of ``docs/results``: ``python -m docs.calibrated RUN``.
 
 The strengths that the search left out are tried too, on every client, in the folder beside with
-``-grid`` at the end of its name: the answer of a full grid, and how many jobs it takes.
+``-grid`` at the end of its name: the answer of a full grid, and how many jobs it takes. With
+``--search-alone`` none is.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from docs.measured import Columns, ResultFile, Row
@@ -57,13 +59,14 @@ def full_grid(answer: Answer, root: Path) -> list[list[Tried]]:
         ).grid()
 
 
-def record(root: Path) -> ResultFile:
-    """The result file of a calibration and of the full grid beside it."""
+def record(root: Path, *, search_alone: bool = False) -> ResultFile:
+    """The result file of a calibration, and of the full grid beside it unless left out."""
     answer = read_record(root / FOLDER / "answer.json", Answer)
-    grid = full_grid(answer, root)
     provenance = read_json(root / "provenance.json")
-    pairs = zip(answer.families, grid, strict=True)
-    rows = [row for family, whole in pairs for row in _rows(family, whole, answer)]
+    rows = [row for family in answer.families for row in _search_rows(family, answer)]
+    if not search_alone:
+        pairs = zip(answer.families, full_grid(answer, root), strict=True)
+        rows = [row for family, whole in pairs for row in _rows(family, whole, answer)]
     hold = " ".join(f"--hold {target}" for target in answer.question.hold)
     lose = "".join(f" --lose {name}={share:g}" for name, share in answer.question.lose.items())
     depth = answer.question.strengths.bit_length()
@@ -78,62 +81,74 @@ def record(root: Path) -> ResultFile:
         **origin(provenance),
         columns=Columns(lines=("search",), digits={"jobs": 0, "victims": 0}),
         rows=tuple(rows),
-        notes=(
+        notes=()
+        if search_alone
+        else (
             "The grid attacks every client under every strength, with the error shared by all of "
             "them; a search stops where it is sure.",
         ),
-        generator=f"python -m docs.calibrated runs/{answer.name}-calibrated",
+        generator=f"python -m docs.calibrated runs/{answer.name}-calibrated"
+        + search_alone * " --search-alone",
     )
 
 
-def _rows(family: FamilyAnswer, whole: list[Tried], answer: Answer) -> list[Row]:
-    """The search's line and the grid's."""
-    holding = [trial for trial in whole if trial.word == "holds"]
-    leaking = [trial for trial in whole if trial.word == "leaks"]
+def _search_rows(family: FamilyAnswer, answer: Answer) -> list[Row]:
+    """The search's line, with what holding costs."""
+    setting = {"search": f"{family.title}, bisection"}
     tried = (answer.undefended, *family.tried)
-    whole_jobs = sum(trial.jobs for trial in whole) + answer.undefended.jobs
-    lines = {
-        "bisection": (family.at_weakest, bracket(family), tried),
-        "full grid": (
-            holding[0] if holding else None,
-            ", ".join(
-                f"{family.option}={compact(ends.value)} {ends.word}"
-                for ends in (*leaking[-1:], *holding[:1])
-            ),
-            (answer.undefended, *whole),
-        ),
-    }
-    rows = []
-    for name, (weakest, ends, every) in lines.items():
-        setting = {"search": f"{family.title}, {name}"}
-        jobs = sum(trial.jobs for trial in every)
-        at = f"{family.option}={compact(weakest.value)}" if weakest else "none"
-        rows += [
-            Row(setting=setting, measure="weakest that holds", outcome=at),
-            Row(setting=setting, measure="bracket", outcome=ends),
-            Row(setting=setting, measure="surely at most", outcome=_bounds(weakest)),
+    rows = _line(setting, family, family.at_weakest, bracket(family), tried)
+    if family.costs and family.costs[0].is_measurable:
+        cost = family.costs[0]
+        lost = cost.lost
+        rows.append(
             Row(
                 setting=setting,
-                measure="victims",
-                mean=float(sum(trial.clients for trial in every)),
-            ),
-            Row(setting=setting, measure="jobs", mean=float(jobs)),
-            Row(setting=setting, measure="of the grid's jobs", mean=jobs / whole_jobs),
-        ]
-        if name == "bisection" and family.costs and family.costs[0].is_measurable:
-            cost = family.costs[0]
-            lost = cost.lost
-            rows.append(
-                Row(
-                    setting=setting,
-                    measure=f"share of {cost.measure} lost",
-                    n=lost.n,
-                    mean=lost.mean,
-                    low=lost.low,
-                    high=lost.high,
-                )
+                measure=f"share of {cost.measure} lost",
+                n=lost.n,
+                mean=lost.mean,
+                low=lost.low,
+                high=lost.high,
             )
+        )
     return rows
+
+
+def _rows(family: FamilyAnswer, whole: list[Tried], answer: Answer) -> list[Row]:
+    """The search's line and the grid's, with the share of its jobs that each takes."""
+    holding = [trial for trial in whole if trial.word == "holds"]
+    leaking = [trial for trial in whole if trial.word == "leaks"]
+    setting = {"search": f"{family.title}, full grid"}
+    ends = ", ".join(
+        f"{family.option}={compact(ends.value)} {ends.word}"
+        for ends in (*leaking[-1:], *holding[:1])
+    )
+    every = (answer.undefended, *whole)
+    search = _search_rows(family, answer)
+    grid = _line(setting, family, holding[0] if holding else None, ends, every)
+    whole_jobs = sum(trial.jobs for trial in every)
+    for rows in (search, grid):
+        at, row = next((i, row) for i, row in enumerate(rows) if row.measure == "jobs")
+        assert row.mean is not None
+        share = row.mean / whole_jobs
+        rows.insert(at + 1, Row(setting=row.setting, measure="of the grid's jobs", mean=share))
+    return [*search, *grid]
+
+
+def _line(
+    setting: dict[str, str],
+    family: FamilyAnswer,
+    weakest: Tried | None,
+    ends: str,
+    every: Sequence[Tried],
+) -> list[Row]:
+    at = f"{family.option}={compact(weakest.value)}" if weakest else "none"
+    return [
+        Row(setting=setting, measure="weakest that holds", outcome=at),
+        Row(setting=setting, measure="bracket", outcome=ends),
+        Row(setting=setting, measure="surely at most", outcome=_bounds(weakest)),
+        Row(setting=setting, measure="victims", mean=float(sum(t.clients for t in every))),
+        Row(setting=setting, measure="jobs", mean=float(sum(trial.jobs for trial in every))),
+    ]
 
 
 def _bounds(tried: Tried | None) -> str:
@@ -149,8 +164,10 @@ def main() -> None:
     """Record the calibration that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="its folder")
-    root = parser.parse_args().run
-    result = record(root)
+    parser.add_argument("--search-alone", action="store_true", help="run no grid beside it")
+    asked = parser.parse_args()
+    root = asked.run
+    result = record(root, search_alone=asked.search_alone)
     print(write(result, read_record(root / FOLDER / "answer.json", Answer).name))
 
 

@@ -16,11 +16,12 @@ from experiments.analysis.membership import inferred
 from experiments.analysis.paired import difference, scored
 from experiments.analysis.statistics import Estimate
 from experiments.bounds.audit import AuditRecord
+from experiments.bounds.records import LimitsRecord
 from experiments.plan.folder import Run
 from experiments.report.naming import attack_label, attack_name, named_place, unit_of
 from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import settings, title
+from experiments.wording.names import settings, title, told_apart
 from fedsim.files import read_record, read_text
 from fedsim.metrics import METRICS
 from fedsim.records import STATUSES, ScoreRow
@@ -71,7 +72,8 @@ def derived(run: Run) -> Iterator[Value]:
     """What only a row with a source prints, beside ``values``.
 
     Examples that came back exactly, in all rounds and in each; paired differences of attacks and
-    to their controls; all metrics of controls and rounds; the curve of utility; bounds on epsilon.
+    to their controls; all metrics of controls and rounds; the curve of utility; bounds on epsilon;
+    search errors.
     """
     for side in sections(run.root).values():
         yield from _exact(side, "exact")
@@ -84,6 +86,7 @@ def derived(run: Run) -> Iterator[Value]:
         yield from _by_round(side.findings)
         yield from _curve(side.findings)
     yield from _audited(run)
+    yield from _searched(run)
 
 
 def _exact(side: Side, measure: str) -> Iterator[Value]:
@@ -156,6 +159,29 @@ def _audited(run: Run) -> Iterator[Value]:
         for name, bound in bounds.items():
             measure = f"{name}, round {row.round}"
             yield Value(labels, measure, "1", row.canaries, bound, None, None)
+
+
+def _searched(run: Run) -> Iterator[Value]:
+    """Search errors among the updates that an attack missed, if ``fedsim limits`` was run."""
+    path = run.root / "limits.json"
+    cells = {cell.name: cell.config for cell in run.cells}
+    where = settings(cells, {cell.name: cell.experiment.name for cell in run.cells})
+    searches = read_record(path, LimitsRecord).searches if path.exists() else ()
+    for search in searches:
+        task = cells[search.cell].task
+        labels = {
+            "data": task.dataset,
+            "model": task.model,
+            "protocol": title(cells[search.cell].federation.protocol),
+            "setting": where[search.cell],
+            "defense": defense_name(search.defense, search.defense_options),
+            "attack": told_apart(search.attacker, [each.attacker for each in searches]),
+            "probe": "none",
+        }
+        n = search.missed
+        if search.excess is not None:
+            yield Value(labels, "search errors", "of n", n, search.errors / n, None, None)
+            yield Value(labels, "excess", search.unit, n, search.excess, None, None)
 
 
 def _paired(side: Side, metric: str) -> Iterator[Value]:

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from attacks.feasibility import Feasibility
 from fedsim.files import Record, Sealed
+from fedsim.records import AttackKey
 
 Source: TypeAlias = Literal["bits sent", "clipping and noise", "noise on public gradients"]
 """What bounds the information in a reply."""
@@ -80,7 +81,7 @@ class SearchErrors(Limit):
     """How often an attack's own objective prefers the private rows to its guess of them.
 
     Attributes:
-        attack: its label.
+        attack: its name; with the next two as in the rows of scores.
         unit: of the objective; ``nats`` or none.
         recovered: updates all of whose rows passed the threshold of the main metric.
         missed: the other updates with a guess of as many rows.
@@ -89,11 +90,18 @@ class SearchErrors(Limit):
     """
 
     attack: str
+    attack_options: str
+    adaptive: bool
     unit: str
     recovered: int
     missed: int
     errors: int
     excess: float | None
+
+    @property
+    def attacker(self) -> AttackKey:
+        """As the rows of scores name it."""
+        return AttackKey(self.attack, self.attack_options, self.adaptive)
 
 
 class LimitsRecord(Sealed):

@@ -10,8 +10,9 @@ can.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,6 +23,7 @@ from attacks.scheduling.prepared import job_of
 from attacks.scheduling.worker import silent
 from experiments.bounds.records import SearchErrors
 from experiments.plan.cells import Cell
+from experiments.plan.entries import entries
 from experiments.stages.attack import jobs
 from experiments.stages.coverage import THRESHOLDS
 from experiments.stages.guesses import matched, read_guess
@@ -37,7 +39,7 @@ from fedsim.threads import one_thread
 from fedsim.types import Batch
 
 
-def search_errors(cell: Cell, who: Mapping[str, str]) -> Iterator[SearchErrors]:
+def search_errors(cell: Cell, who: Mapping[str, Any]) -> Iterator[SearchErrors]:
     """One record for each attack of a cell that names its objective and made a guess.
 
     Args:
@@ -49,8 +51,9 @@ def search_errors(cell: Cell, who: Mapping[str, str]) -> Iterator[SearchErrors]:
         if not spec.donors:
             by_label.setdefault(spec.label, []).append(spec)
     victims, task = Victims(cell), load_task(cell.captures.root)
-    for label, specs in by_label.items():
-        attack = build(attack_classes(), specs[0].table, f"attacks.{label}")
+    for entry in entries(cell.experiment):
+        specs = by_label.get(entry.label, [])
+        attack = build(attack_classes(), entry.table, f"attacks.{entry.label}")
         if type(attack).objectives is Attack.objectives:
             continue
         with one_thread():
@@ -60,7 +63,7 @@ def search_errors(cell: Cell, who: Mapping[str, str]) -> Iterator[SearchErrors]:
         if gains:
             yield SearchErrors(
                 **who,
-                attack=label,
+                **asdict(entry.key),
                 unit=attack.objective_unit,
                 recovered=len(gains) - len(missed),
                 missed=len(missed),

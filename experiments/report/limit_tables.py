@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
@@ -20,7 +20,7 @@ from experiments.plan.folder import Run, read_rules
 from experiments.report.brackets import Bracket, brackets, unscored
 from experiments.report.tables import Number, Table, to_markdown
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import settings, title
+from experiments.wording.names import settings, title, told_apart
 from fedsim.files import read_record
 
 SettingNames: TypeAlias = Mapping[str, str]
@@ -132,8 +132,9 @@ def budget_table(known: Iterable[Bracket], labels: SettingNames) -> Table:
     )
 
 
-def search_table(known: Iterable[SearchErrors], labels: SettingNames) -> Table:
+def search_table(known: Sequence[SearchErrors], labels: SettingNames) -> Table:
     """One row per cell and attack that names what it chooses by."""
+    attackers = [each.attacker for each in known]
     return Table(
         "search-errors",
         "Updates that an attack missed: a search error is one at which what the attack chooses by "
@@ -145,7 +146,7 @@ def search_table(known: Iterable[SearchErrors], labels: SettingNames) -> Table:
         tuple(
             (
                 *_who(each, labels),
-                title(each.attack),
+                told_apart(each.attacker, attackers),
                 each.recovered,
                 each.missed,
                 each.errors,
