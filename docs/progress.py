@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import tomli_w
 
-from docs.measured import HEADLINES, RESULTS, read
+from docs.measured import DASH, HEADLINES, RESULTS, read
 from experiments.plan.config import shipped
 from experiments.plan.toml_source import read_toml
 from experiments.wording.names import duration
@@ -100,14 +101,22 @@ def cheapest_first(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda name: (name not in known, known.get(name), name))
 
 
+def _measured(file: str, experiments: int) -> str:
+    """CPU time of a result file, and of how many experiments; a dash if it was not recorded."""
+    seconds = read(file).cpu_seconds
+    if seconds is None:
+        return DASH
+    return duration(seconds) + (f" (all {experiments})" if experiments > 1 else "")
+
+
 def rows() -> tuple[list[list[str]], list[list[str]]]:
     """Lines of the two tables of the page: what is done, and what is left."""
     now, known = progress(), estimates()
+    shared = Counter(file for files in now.done.values() for file in files)
     done = []
     for name, files in sorted(now.done.items()):
-        took = [read(file).cpu_seconds for file in files]
-        times = [duration(seconds) for seconds in took if seconds is not None]
-        done.append([f"`{name}`", ", ".join(f"`{file}`" for file in files), ", ".join(times)])
+        times = ", ".join(_measured(file, shared[file]) for file in files)
+        done.append([f"`{name}`", ", ".join(f"`{file}`" for file in files), times])
     remaining = []
     for name in cheapest_first(now.remaining):
         expected = known[name].text() if name in known else ""
