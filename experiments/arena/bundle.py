@@ -53,4 +53,7 @@ def open_bundle(root: Path) -> OpenBundle:
     check_folder(root)
     manifest = read_record(root / BUNDLE, Bundle)
     check_hashes(root / "captures", manifest.files, REMEDY)
-    return OpenBundle(root, manifest)
+    bundle = OpenBundle(root, manifest)
+    for key in bundle.captures.keys():
+        bundle.captures.load(key)  # whose tensors are in no manifest, but in the record of each
+    return bundle

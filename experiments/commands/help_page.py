@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import click
@@ -28,6 +29,14 @@ class Chapters(typer.core.TyperGroup):
         del ctx
         return [name for names in CHAPTERS.values() for name in names]
 
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """A command whose numbers are finite: a range lets NaN through."""
+        command = super().get_command(ctx, name)
+        for parameter in command.params if command else ():
+            if isinstance(parameter.type, click.types.FloatParamType):
+                parameter.callback = parameter.callback or _finite
+        return command
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One list a chapter; click alone would cut sentences at the terminal's width."""
         width = max(map(len, self.commands))
@@ -38,6 +47,12 @@ class Chapters(typer.core.TyperGroup):
             ]
             with formatter.section(chapter):
                 formatter.write_dl([(name, text.split("\n\n")[0]) for name, text in rows])
+
+
+def _finite(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no finite number.", ctx, parameter)
+    return value
 
 
 def advice(error: click.UsageError) -> str:

@@ -20,8 +20,9 @@ def ls(
     folder: Annotated[Path, typer.Argument(help="folder of runs")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List the runs of a folder with their state, age and size."""
-    runs = [_row(path.parent) for path in sorted(folder.glob("*/experiment.toml"))]
+    """List the runs of a folder, or that run itself, with their state, age and size."""
+    plans = (*folder.glob("experiment.toml"), *sorted(folder.glob("*/experiment.toml")))
+    runs = [_row(path.parent) for path in plans]
     if as_json:
         say(json.dumps(runs))
         return

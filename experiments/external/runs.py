@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsim.errors import StoreError
 from fedsim.files import read_record
-from fedsim.plain_files import check_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,21 +81,20 @@ def load(folder: Path | str, *, controls: bool = False) -> RunFrames:
             hold; see the columns ``control`` and ``probe``.
 
     Raises:
-        StoreError: the folder is no run, it is not scored, or a table is cut or altered.
-        ConfigError: ``check_folder`` refuses it.
+        StoreError: the run is not scored, or a table is cut or altered.
+        ConfigError: the folder is no run, of another version, or ``check_folder`` refuses it.
 
     Example:
         >>> import fedsim
         >>> run = fedsim.load("runs/quickstart")  # doctest: +SKIP
         >>> print(run.table().to_latex())  # doctest: +SKIP
     """
+    from experiments.plan.folder import check_version
     from experiments.stages.rows import read_frame  # imports torch, and the command line this
     from fedsim.records import ScoreRow, UtilityRow
 
     root = Path(folder)
-    if not os.path.lexists(root / "experiment.toml"):
-        raise StoreError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
-    check_folder(root)
+    check_version(root)
     if not (root / "scores.parquet").exists():
         raise StoreError(f"{root}: nothing is scored. Run fedsim score {root} first.")
     scores = read_frame(root / "scores.parquet", ScoreRow)

@@ -65,7 +65,7 @@ class Run:
         check_path(root)
         if root.exists() and not root.is_dir():
             raise ConfigError(f"--out {root}: this is a file. Name a folder.")
-        if (root / "experiment.toml").exists():
+        if os.path.lexists(root / "experiment.toml"):
             if (name := check_version(root).get("name")) != plan.name:
                 raise ConfigError(
                     f"--out {root}: the folder holds the run of {name!r}, and this experiment is "
@@ -154,6 +154,8 @@ def check_version(root: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
         if not root.exists():
             raise ConfigError(f"{root}: there is no such folder. Correct the path.")
+        if not root.is_dir():
+            raise ConfigError(f"{root}: is a file, and no run folder. Correct the path.")
         if next(root.glob("round-*/client-*.json"), None):
             raise ConfigError(
                 f"{root}: holds captures of another application, and no experiment. Attack them by "

@@ -52,9 +52,9 @@ def read_rows(path: Path, kind: type[R]) -> list[R]:
         return [kind(**row) for row in _read(path, _schema(kind))]
     except (pa.ArrowException, OSError, KeyError, TypeError, ValidationError) as error:
         what = str(error).splitlines()[0]
+        run = path.parent if (path.parent / "experiment.toml").exists() else path.parents[1]
         raise StoreError(
-            f"{path}: not a table of {kind.__name__} ({what}). "
-            f"Run fedsim score {path.parent} again."
+            f"{path}: not a table of {kind.__name__} ({what}). Run fedsim score {run} again."
         ) from None
 
 

@@ -251,6 +251,21 @@ COMMANDS: list[tuple[str, str, str, str]] = [
         "Did you mean --set federation.clients=...?",
     ),
     ("run", "Missing argument", "RUN_OR_EXPERIMENT", "See fedsim run --help."),
+    ("watch note.txt", "note.txt", "is a file", "Correct the path."),
+    ("check vanished --max rouge1=1", "vanished", "no such folder", "Correct the path."),
+    ("check new-run --max rouge1=1", "new-run", "version 99", "Use the fedsim that wrote it"),
+    ("export new-run --to json", "new-run", "version 99", "Use the fedsim that wrote it"),
+    *(
+        (f"{command} {option} nan", f"Invalid value for '{option}'", "nan", "no finite number")
+        for command, option in (
+            ("calibrate base.toml --hold psnr=18", "--sure"),
+            ("seal run out", "--minutes"),
+            ("audit run --claim epsilon=8", "--confidence"),
+            ("attack run", "--budget"),
+            ("run base.toml", "--gpus"),
+            ("submit bundle out --guesses note.txt --name x", "--cpu-seconds"),
+        )
+    ),
     ("runn base.toml", "No such command 'runn'", "", "Did you mean 'run'? See fedsim --help."),
     ("run base.toml --gpus -1", "federation.client_gpus", "-1.0 does", "Write a number greater"),
     ("run base.toml --gpus 1.5", "federation.client_gpus", "1.5 is neither", "a whole number."),

@@ -39,6 +39,7 @@ def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
     assert listed["state"] == "reported"
     assert listed["megabytes"] > 0
     assert "reported" in said("ls", finished.parent)[1]
+    assert said("ls", finished)[1] == said("ls", finished.parent)[1]
     frames = fedsim.load(finished)
     assert set(frames.scores.attack) == {"embedding_rows", "prior_only"}
     assert set(frames.utility["round"]) == {0, 1}

@@ -136,6 +136,18 @@ def test_a_changed_submission_is_refused(
     assert said_of_it in refused("grade", copied, "--truth", texts.truth)
 
 
+@pytest.mark.parametrize("name", ["round-0001/client-0003.safetensors", "models/*.safetensors"])
+def test_a_changed_tensor_is_refused(
+    name: str, texts: SealedTrack, tmp_path: Path, refused: Refused
+) -> None:
+    bundle = Path(shutil.copytree(texts.bundle, tmp_path / "bundle"))
+    (path,) = (bundle / "captures").glob(name)
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    line = refused("submit", bundle, tmp_path / "out", "--attack", "span")
+    assert f"{path}: the file is cut or altered" in line
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_changed_bundle_is_refused(texts: SealedTrack, tmp_path: Path, refused: Refused) -> None:
     bundle = Path(shutil.copytree(texts.bundle, tmp_path / "bundle"))
     path = bundle / "captures" / "task.json"

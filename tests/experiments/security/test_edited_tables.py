@@ -68,6 +68,7 @@ def test_an_edited_table_is_refused(
     if name == "scores.parquet":
         code, _, line = said("check", copied, "--max", "rouge1=1")
         assert (code, line.startswith(f"fedsim: {copied / name}: ")) == (2, True), line
+    assert f"Run fedsim score {copied} again." in line
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -125,6 +125,13 @@ def test_the_memory_is_the_machines() -> None:
     assert 1 << 28 < memory() < 1 << 42
 
 
+def test_a_run_is_not_gone_on_with_where_its_plan_is_a_link(copied: Path, said: Said) -> None:
+    (copied / "experiment.toml").rename(copied.with_name("small.toml"))
+    (copied / "experiment.toml").symlink_to("experiment.toml")
+    code, _, line = said("run", "quickstart", "--out", copied)
+    assert (code, "experiment.toml: a link" in line) == (2, True), line
+
+
 def test_what_is_locked_keeps_its_content(copied: Path, said: Said) -> None:
     (copied / "jobs.lock").write_text("a note")
     assert said("report", copied)[0] == 0
