@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -61,7 +62,7 @@ def read_distortion(gradient: Tensors, received: Tensors, length: float, head: H
         length: what the update was divided by.
         head: the last layer, whose weight and bias were sent.
     """
-    readings = {k: read(length * value) for k, value in gradient.items()}
+    readings = _on_one_grid({k: read(length * value) for k, value in gradient.items()})
     rounding = {
         name: _rounding(reading, received[name]) / length**2
         + (CUTS.float_sums**2) * gradient[name].square().mean()
@@ -82,6 +83,26 @@ def read_distortion(gradient: Tensors, received: Tensors, length: float, head: H
         return Distortion(values, known, sizes, sent, signs=True)
     noise = 0.0 if pruned else _beyond_rank_one(gradient, rounding, head)
     return Distortion(values, known + noise, sizes, sent, signs=False)
+
+
+def _on_one_grid(readings: dict[str, Reading]) -> dict[str, Reading]:
+    """With the grid of most entries for tensors of too few entries to show theirs.
+
+    Clients quantise all tensors alike: with one step, or with as many steps up to the largest entry
+    of each. A bias that is taken for exact outweighs all that is known to be rounded.
+    """
+    shown = [reading for reading in readings.values() if reading.step]
+    covered = sum(reading.value.numel() for reading in shown)
+    if 2 * covered <= sum(reading.value.numel() for reading in readings.values()):
+        return readings
+    levels = median(float(reading.value.abs().max()) / reading.step for reading in shown)
+    coarse = max(reading.step for reading in shown)
+    return {
+        name: reading
+        if reading.step or reading.signs or not reading.value.any()
+        else replace(reading, step=min(coarse, float(reading.value.abs().max()) / levels))
+        for name, reading in readings.items()
+    }
 
 
 def _flat(tensors: Tensors) -> Tensor:

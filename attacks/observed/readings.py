@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attacks.observed.cuts import CUTS
 from fedsim.knowledge import MULTIPLES
+from fedsim.types import Tensors
 
 _HALVES = (torch.bfloat16, torch.float16)  # the coarser first: float16 may hold its numbers
 
@@ -95,6 +96,17 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
     bound = torch.full_like(value, least) if kept_largest else infinite
     unknown = ~sent & alive
     return Reading(value, torch.where(unknown, -bound, value), torch.where(unknown, bound, value))
+
+
+def coarseness(update: Tensors) -> str:
+    """What a client did to its update that hides digits, as the values show; empty if nothing."""
+    readings = [read(value) for value in update.values()]
+    if any(reading.step for reading in readings):
+        return "the update was rounded to a grid, as int8 does, which hides a proof"
+    cut = [not reading.complete and bool(reading.upper.isfinite().all()) for reading in readings]
+    if any(cut):
+        return "only the largest entries of the update were sent, which hides a proof"
+    return ""
 
 
 def _step(sizes: Tensor, least: float, largest: float) -> float:

@@ -15,6 +15,7 @@ from typing import get_args
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.observed.assumed_steps import STEPS, with_steps
+from attacks.observed.readings import coarseness
 from attacks.observed.smoothed_labels import smoothing_note
 from attacks.proofs.two_classes import UNSETTLED, has_two_classes, negated, sign_behind
 from attacks.proofs.verdict import coarse_note
@@ -86,6 +87,7 @@ def best_reading(
     refused = CannotAttack("it has no reading of the reply", "Choose another attack.")
     sign: int | None = 1
     needed = "num_examples" in chosen.requires
+    counted = reply.seen.knowledge.num_examples is not None
     claim = None if reply.seen.knowledge.num_examples else reply.claimed
     for number, (reading, assumed, turned) in enumerate(_readings(chosen, reply)):
         tried = reading.seen.knowledge.num_examples
@@ -99,7 +101,7 @@ def best_reading(
         job.deadline, job.late = end - (1 - share) * (end - time.monotonic()), False
         try:
             guess = _run(chosen, label, reading, task, job, seed)
-            _check_count(guess, reading, task)
+            _check_count(guess, reading, task, counted=counted)
         except CannotAttack as error:
             late, exhausted = late or job.late, exhausted or error.ended == "exhausted"
             refused = error if number == 0 else refused
@@ -126,7 +128,8 @@ def best_reading(
         return best
     causes = [best.note, _one_step(reply, task, best)]
     if best.confidence is not None:
-        causes += [coarse_note(reply.seen), _smoothing(reply, task, best)]
+        causes += [coarse_note(reply.seen), coarseness(reply.seen.update())]
+        causes.append(_smoothing(reply, task, best))
     note = "; ".join(filter(None, (*causes, reply.doubt)))
     return replace(best, exhausted=exhausted, note=note)
 
@@ -306,14 +309,14 @@ def _passing(reason: str) -> str:
     return f"If the attacker knows it, pass it (Update.of(..., {', '.join(facts)}), or {options})"
 
 
-def _check_count(guess: Reconstruction, reading: OpenReply, task: Task) -> None:
+def _check_count(guess: Reconstruction, reading: OpenReply, task: Task, *, counted: bool) -> None:
     """Refuse more examples than the attacker knows of, or than are claimed if it proves none.
 
     A row of a language model may hold several texts.
     """
-    count, known = len(guess.guess), reading.seen.knowledge.num_examples
-    proven = guess.proven
-    most = known if known is not None or proven else reading.claimed
+    count, most, proven = len(guess.guess), reading.seen.knowledge.num_examples, guess.proven
+    if not counted and not proven and reading.claimed is not None:
+        most = reading.claimed  # a number that is only tried contradicts no claim without a proof
     packed = proven and task.spec.kind == "language-modelling"
     if most is not None and count > most and not packed:
         raise CannotAttack(

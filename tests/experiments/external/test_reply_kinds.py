@@ -26,9 +26,12 @@ import fedsim
 from experiments.external.attack_stage import attack_captures
 from experiments.external.captured import Captured, captured
 from experiments.external.multiples import multiple_of
-from fedsim.capture import CaptureStore, client_of
-from fedsim.errors import ConfigError
+from experiments.external.update import Update, update_of
+from fedsim.capture import CaptureKey, CaptureStore, client_of
+from fedsim.errors import CannotAttack, ConfigError
+from fedsim.knowledge import Knowledge
 from fedsim.reply_kind import kind_of
+from fedsim.tasks.given import task_of
 from fedsim.types import Batch
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid
@@ -436,6 +439,63 @@ def test_a_coarse_format_that_allows_no_proof_is_named(form: str) -> None:
     solved = fedsim.attack(victim, "closed_form", quiet=True)
     assert fedsim.score(solved, truth=image(1)).mean("psnr") > 60
     assert "certified" not in solved.confidence
+
+
+def on_grid(value: Tensor) -> Tensor:
+    step = value.abs().max() / 127
+    return (value / step).round() * step
+
+
+def largest(value: Tensor) -> Tensor:
+    return value * (value.abs() >= value.abs().flatten().quantile(0.9))
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(1, 8, 3, 1, 1), nn.Conv2d(8, 8, 3, 1, 1)
+        self.h = nn.Linear(8 * 64, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.sigmoid(self.b(torch.sigmoid(self.a(images))))
+        return self.h(hidden.flatten(1))  # type: ignore[no-any-return]
+
+
+def compressed(net: nn.Module, squeeze: Any, kind: Any, **told: Any) -> Update:
+    """One image's update, squeezed tensor by tensor."""
+    value = loss(net, Batch(image(1), torch.tensor([2])))
+    parts = torch.autograd.grad(value, list(net.parameters()))
+    step = 1.0 if kind == "gradient" else -0.1
+    pairs = zip(net.named_parameters(), parts, strict=True)
+    reply = {name: squeeze(step * part) for (name, _), part in pairs}
+    task = task_of(net, loss=loss, image_shape=SHAPE)
+    known = Knowledge(num_examples=told.pop("num_examples", None))
+    options: Any = {"base": None, "knowledge": known, "key": CaptureKey(round=1, client=1)}
+    return update_of(task, net.state_dict(), reply, kind=kind, **options, **told)
+
+
+@pytest.mark.parametrize("kind", ["gradient", "difference"])
+@pytest.mark.parametrize("make", [Net, Convolutions])
+def test_an_update_on_a_grid_gives_the_image_and_no_false_smoothing(make: Any, kind: Any) -> None:
+    torch.manual_seed(1)
+    guess = fedsim.attack(
+        compressed(make(), on_grid, kind, num_examples=1), "closed_form", quiet=True, budget=60
+    )
+    assert fedsim.score(guess, truth=image(1)).mean("psnr") > 35
+    assert "rounded to a grid, as int8 does, which hides a proof" in guess.note
+    assert "smooth" not in guess.note
+
+
+def test_unproven_images_are_no_more_than_claimed() -> None:
+    torch.manual_seed(1)
+    net = Net()
+    for told in ({"claimed_examples": 1}, {"num_examples": 1}):
+        with pytest.raises(
+            CannotAttack, match=r"explains the update by \d+ examples, and there are 1"
+        ):
+            fedsim.attack(compressed(net, largest, "difference", **told), "spear", quiet=True)
+    guess = fedsim.attack(compressed(net, largest, "gradient"), "spear", quiet=True)
+    assert "only the largest entries of the update were sent" in guess.note
 
 
 def test_whole_numbers_are_named_as_such(tmp_path: Path) -> None:
