@@ -26,6 +26,7 @@ from attacks.proofs.certificate import Prover
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
+from attacks.tokens.first_layers import FirstLayers
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
@@ -39,13 +40,13 @@ from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Rows, Tensors
 
 MODELS: Mapping[str, tuple[str, ...]] = {
-    "tiny-gpt2": ("attn.c_attn.weight",),
-    "tiny-bert": ("self.value.weight",),
+    "tiny-gpt2": (),
+    "tiny-bert": (),
     "mlp": ("body.1.weight", "body.1.bias"),
     "lenet": ("body.0.weight",),
     "vit": ("embed.weight", "positions"),
 }
-"""Small models -> ends of the names of the weights that show a change of the guess best."""
+"""Small models -> what attacks on images name as the weights that show a change best."""
 TEXTS = ("word", "order", "sentence", "twice")
 IMAGES = ("pixel", "darker", "image", "twice")
 TRIED = 2
@@ -100,7 +101,7 @@ def draw(seed: int) -> DrawnCertificate:
     model = [*MODELS][seed % len(MODELS)]
     task, rows, sent = victim(model)
     seen, update, truth = _observed(task, rows, sent, seed, rng)
-    parts = [name for name in seen.received if name.endswith(MODELS[model])][: len(MODELS[model])]
+    parts = _first(task, seen) if isinstance(task, TextTask) else MODELS[model]
     kinds = [
         *(TEXTS if isinstance(task, TextTask) else IMAGES),
         *(("class",) if task.spec.num_classes else ()),
@@ -136,6 +137,13 @@ def certified(seen: Observation, task: Task, guess: Batch, parts: Sequence[str])
     prover = Prover(seen, task, task.model(seen.sent), parts)
     labels = guess.labels.tolist() if task.spec.num_classes else [-1] * len(guess.inputs)
     return certificate(prover.compare(_lines(guess), labels).proof) == "certified"
+
+
+def _first(task: TextTask, seen: Observation) -> list[str]:
+    """The weights of a text model's first block, as ``span`` names them."""
+    layers = FirstLayers(task.model(seen.sent), (2, 3, 4), task.max_length)
+    blocks = (layers.tokens, *layers.contexts)
+    return [name for layer in blocks for name in layer.weights(seen.received)]
 
 
 def _observed(

@@ -122,7 +122,8 @@ class Prover:
         for name, parameter in self.network.named_parameters():
             parameter.requires_grad_(name in self.observation.received)
         guessed = self._gradient(lines, labels)
-        return MatchedBatch(lines, shown, compare(self.observation, guessed, (self.first,)))
+        proof = compare(self.observation, guessed, (self.first,), alone=self.first)
+        return MatchedBatch(lines, shown, proof)
 
     def batch(self, lines: Sequence[tuple[int, ...]], labels: Sequence[int] | Tensor) -> Batch:
         """The batch as the client's, on the network's device."""

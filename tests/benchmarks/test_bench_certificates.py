@@ -36,6 +36,14 @@ def test_every_right_guess_of_an_exact_message_is_certified(drawn: list[DrawnCer
     assert not any(d.right for d in drawn if d.update == "noise of 0.01 rms")
 
 
+@pytest.mark.parametrize("seed", [101, 386, 616, 651, 816])
+def test_a_coarse_wire_tells_the_order_of_words(seed: int) -> None:
+    drawn = draw(seed)
+    assert drawn.right
+    assert "order" in drawn.tried
+    assert drawn.wrong == ()
+
+
 def test_a_draw_is_the_same_again(drawn: list[DrawnCertificate]) -> None:
     assert draw(1) == drawn[1]
 

@@ -32,6 +32,7 @@ from fedsim.types import Batch, Rows, Tensors
 
 ROOT = Path(attacks.__file__).parent
 KEY = CaptureKey(round=1, client=0)
+ZEROS = torch.zeros(3)
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,26 @@ def test_the_worst_part_decides() -> None:
     assert compare(seen, tripled).factor == pytest.approx(3)
     against = {name: -value for name, value in received.items()}
     assert compare(seen, against, [("first",)]) == NO_PROOF
+
+
+def test_a_tensor_alone_tells_what_all_together_do_not() -> None:
+    known = Knowledge(num_examples=1)
+    received = {"small": torch.tensor([1.0, 2.0]), "large": torch.full((4,), 1e5), "still": ZEROS}
+    seen = Observation(KEY, received, received, "gradient", known)
+    swapped = {**received, "small": torch.tensor([2.0, 1.0])}
+    assert compare(seen, swapped, [tuple(received)]).holds
+    assert not compare(seen, swapped, alone=("small",)).holds
+    assert compare(seen, received, alone=tuple(received)).holds  # what is still shows nothing
+
+
+def test_what_underflows_speaks_neither_against_a_guess_nor_for_it() -> None:
+    step = 2.0**-24  # of float16, whose smallest normal number is 2^-14
+    made = {"low": 1.4 * step * torch.ones(4), "high": torch.ones(4)}
+    received = {name: value.half() for name, value in made.items()}
+    made["low"][0] *= 0.7
+    seen = Observation(KEY, received, received, "gradient", Knowledge(num_examples=1))
+    assert compare(seen, made, alone=tuple(made)).holds
+    assert not compare(seen, made, [("low",)]).holds
 
 
 @pytest.mark.parametrize(
