@@ -19,6 +19,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure as Canvas
 
+from experiments.analysis.findings import Findings
 from experiments.analysis.summary import summarise
 from experiments.report.figures import frame_decibels
 from experiments.report.footer import provenance_lines, summary
@@ -282,6 +283,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def judged(run: Path) -> tuple[Path, Findings]:
+    """A copy of the run, and what its tables say."""
+    folder = shutil.copytree(run, run.parent / "judged")
+    return folder, write_summary(folder)
+
+
+@pytest.fixture(scope="module")
 def page(run: Path) -> Page:
     return Page((run / "report" / "index.html").read_text("utf-8"))
 
@@ -527,9 +535,11 @@ def test_a_missing_file_is_named_by_what_judges(name: str, tmp_path: Path) -> No
         *("provenance.json", "experiment.toml"),
     ],
 )
-def test_a_missing_file_is_named_by_the_report(name: str, run: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_named_by_the_report(
+    name: str, judged: tuple[Path, Findings], tmp_path: Path
+) -> None:
+    run, findings = judged
     folder = shutil.copytree(run, tmp_path / "run")
-    findings = write_summary(folder)
     (folder / name).unlink()
     with pytest.raises(StoreError, match=re.escape(f"{folder / name}: the file is missing.")):
         write_report(folder, findings)
