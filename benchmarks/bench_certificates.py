@@ -58,10 +58,9 @@ def certificate_rows(drawn: Sequence[DrawnCertificate]) -> list[dict[str, Any]]:
         share = sum(len(d.wrong) for d in part) / max(1, guesses)
         rows.append(_row("wrong guesses", model, guesses, share))
     hit = sum(bool(d.wrong) for d in drawn)
-    bound = clopper_pearson(hit, len(drawn), error=0.1)[1]  # one-sided, at 95 %
+    low, high = clopper_pearson(hit, len(drawn), error=0.1)  # each end one-sided, at 95 %
     row = _row("draws with a wrong certificate", "all", len(drawn), hit / len(drawn))
-    upper = {"measure": "upper bound of that share, 95 %", "mean": round(bound, 4), "unit": "1"}
-    return [*rows, row, {**row, **upper}]
+    return [*rows, row | {"low": round(low, 4), "high": round(high, 4)}]
 
 
 def _row(measure: str, model: str, n: int, share: float) -> dict[str, Any]:
@@ -88,11 +87,12 @@ def recorded(drawn: Sequence[DrawnCertificate], seconds: float) -> dict[str, Any
             "weights of one step, clipped or not, the loss a mean or another multiple. n: draws of "
             "right guesses, and guesses of wrong ones.",
             "Wrong guesses differ from the private batch in a word, the order of two words, a "
-            "pixel by a sixteenth to a quarter, as much brightness of an image, a class, a row "
-            "that is another's or stands twice; two kinds a draw. The upper bound is exact "
-            "(Clopper and Pearson, one-sided), with a draw as one trial.",
-            "Images that are certified have to be right up to rounding of float32: values are "
-            "continuous, and a coarser wire fits other images as well.",
+            "pixel by a sixteenth to a quarter, an image that is darker by such a share, a class, "
+            "a row that is another's or stands twice; two kinds a draw. The interval's ends are "
+            "exact, one-sided at 95 % (Clopper and Pearson), with a draw as one trial.",
+            "Images that are certified have to fit within an error of 1e-5, as values are "
+            "continuous and a coarser wire fits other images as well. The right ones in float32 "
+            "without a certificate are weights of a step, whose rounding leaves more.",
         ],
         "generator": _GENERATOR,
     }
