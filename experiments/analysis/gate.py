@@ -9,16 +9,20 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
+from experiments.analysis.blind import counting_effect, shortfall
 from experiments.analysis.frames import ATTACK, PLACE, attacked, by_status, jobs
 from experiments.analysis.hits import EXACT_METRIC
 from experiments.analysis.keys import DefenseInSetting
-from experiments.analysis.paired import Scored, estimate, is_attack, scored
+from experiments.analysis.paired import Scored, difference, estimate, is_attack, scored
+from experiments.plan.config import VerdictRule
 from experiments.stages.coverage import EXACT
 from experiments.wording.defense_names import defense_name, spoken
-from fedsim.records import LOST, PRIOR_ONLY, AttackKey
+from experiments.wording.names import show, title
+from fedsim.records import LOST, MAIN, PRIOR_ONLY, AttackKey
 
 Compared: TypeAlias = Literal["bound", "mean", "client"]
 """The end of the 95 % interval, the mean, or the mean of the worst client."""
+_RULE = VerdictRule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +40,19 @@ def broken(
     *,
     compare: Compared = "bound",
     verbatim: int | None = None,
+    rule: VerdictRule = _RULE,
 ) -> list[str]:
     """Every limit that does not hold, a line each; what was not tested does not hold.
+
+    Nothing is tested by attacks that return less than a blind guess by more than the smallest
+    effect: on the metric of a limit, for exact examples on the main one.
 
     Args:
         scores: see ``score_frame``.
         limits: on each attack under each defense.
         compare: which number is held to a limit. An interval that is missing holds none.
         verbatim: number of examples under each defense that may come back exactly, by any attack.
+        rule: the smallest effect that counts.
     """
     places = [DefenseInSetting(*key) for key, _ in scores.groupby(PLACE)]
     lines = [] if places else ["no attack was run, so that nothing was tested"]
@@ -56,9 +65,38 @@ def broken(
                 lines.append(f"{where(place)}: no finished attack has a score of {limit.metric}")
             here = [attack for attack in attacks if attack.place == place]
             lines += [line for attack in here if (line := _over(attack, limit, compare))]
+    sides = {limit.metric: limit.most for limit in limits}
     if verbatim is not None:
         lines += _returned(scores, places, verbatim)
+        sides = dict.fromkeys(MAIN.values(), True) | sides
+    for metric, most in sides.items():
+        lines += _below_blind(scores, metric, rule, most=most)
     return lines
+
+
+def _below_blind(
+    scores: pd.DataFrame, metric: str, rule: VerdictRule, *, most: bool
+) -> Iterator[str]:
+    """Defenses under which no attack comes up to a guess that sees no update."""
+    units = scores.unit[scores.metric == metric]
+    blind = {guess.place: guess for guess in scored(scores, metric) if _is_blind(guess)}
+    attacks = [attack for attack in _attacks(scores, metric) if attack.tried]
+    for place, guess in blind.items():
+        here = [attack for attack in attacks if attack.place == place]
+        leads = [lead for attack in here if (lead := difference(attack.values, guess.values))]
+        signed = [lead.mean if most else -lead.mean for lead in leads]
+        unit = str(units.iloc[0])
+        if missing := shortfall(signed, counting_effect(unit, rule)):
+            than = f"{show(missing, unit)}{'' if unit == '1' else f' {unit}'}"
+            side = "less" if most else "more"
+            yield (
+                f"{where(place)}: the attacks return {than} {side} {title(metric)} than a blind "
+                "guess, so that nothing was tested"
+            )
+
+
+def _is_blind(guess: Scored) -> bool:
+    return guess.control == "none" and guess.attacker.attack == PRIOR_ONLY
 
 
 def _attacks(scores: pd.DataFrame, metric: str) -> list[Scored]:

@@ -28,6 +28,7 @@ from statistics import fmean
 
 import pandas as pd
 
+from experiments.analysis.blind import shortfall
 from experiments.analysis.comparison import (
     BaselineComparison,
     answered,
@@ -330,19 +331,15 @@ def _untried(tested: _Tested) -> Iterator[Reason]:
         yield Reason(kind="no_adaptive")
     elif not _controls(tested):
         yield Reason(kind="no_control")
-    elif (best := _over_blind(tested)) is not None and best < -tested.smallest:
-        yield Reason(kind="below_blind", numbers={"mean": best})
+    elif missing := shortfall(_over_blind(tested), tested.smallest):
+        yield Reason(kind="below_blind", numbers={"mean": -missing})
 
 
-def _over_blind(tested: _Tested) -> float | None:
-    """The best mean lead over the blind guess, of the attacks that a word of holding rests on.
-
-    One that returns less than an attacker guesses without any update has not read what is there.
-    """
+def _over_blind(tested: _Tested) -> list[float]:
+    """Mean leads over the blind guess, of the attacks that a word of holding rests on."""
     leads = {match.attacker: match.against[tested.main] for match in tested.matches}
     resting = [leads[key] for key in _fitting(tested) if {*_twins(key, tested)} & {*tested.working}]
-    known = [against[PRIOR_ONLY].mean for against in resting if PRIOR_ONLY in against]
-    return max(known, default=None)
+    return [against[PRIOR_ONLY].mean for against in resting if PRIOR_ONLY in against]
 
 
 def _fitting(tested: _Tested) -> list[AttackKey]:

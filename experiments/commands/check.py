@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from experiments.analysis.findings import Findings
     from experiments.analysis.gate import ScoreLimit
+    from experiments.plan.config import VerdictRule
     from fedsim.metrics.base import Metric
 
 _EFFECTS = ("psnr", "rouge")
@@ -70,10 +71,11 @@ def check(
 ) -> None:
     """Fail if an attack reaches more than is allowed: a gate for continuous integration.
 
-    Each attack under each defense is held to the limits, and what was not tested fails. The 95 %
-    bound is held to a limit, which with few clients passes none; --compare mean asks less. With
-    --smallest the run is judged again by that smallest effect. Options may be repeated. Exit code
-    1 says that something leaks more, or was not tested.
+    Each attack under each defense is held to the limits, and what was not tested fails, as where
+    the attacks return less than a guess that sees no update. The 95 % bound is held to a limit,
+    which with few clients passes none; --compare mean asks less. With --smallest the run is judged
+    again by that smallest effect. Options may be repeated. Exit code 1 says that something leaks
+    more, or was not tested.
     """
     from experiments.analysis.gate import ScoreLimit, broken
     from experiments.analysis.summary import metric_classes
@@ -97,7 +99,7 @@ def check(
         if defense not in set(scores.defense):
             raise ConfigError(f"--defense {defense!r}: {suggest(defense, set(scores.defense))}")
         scores = scores[scores.defense == defense]
-    lines = broken(scores, limits, compare=compare.value, verbatim=verbatim)
+    lines = broken(scores, limits, compare=compare.value, verbatim=verbatim, rule=_rule(run))
     if effects:
         lines += open_verdicts(_judged(run, effects), defense)
     if as_json:
@@ -120,6 +122,15 @@ def _scores(run: Path) -> pd.DataFrame:
     rows = read_rows(run / "scores.parquet", ScoreRow)
     cells = {cell.name: cell.config for cell in Run.open(run).cells}
     return score_frame(rows, settings(cells, {row.cell: row.run for row in rows}))
+
+
+def _rule(run: Path) -> VerdictRule:
+    """The smallest of the effects that count in a run's experiments."""
+    from experiments.plan.config import VerdictRule
+    from experiments.plan.folder import read_rules
+
+    rules = list(read_rules(run).values()) or [VerdictRule()]
+    return VerdictRule(psnr=min(rule.psnr for rule in rules), rouge=min(r.rouge for r in rules))
 
 
 def _judged(run: Path, effects: dict[str, float]) -> Findings:

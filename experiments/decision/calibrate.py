@@ -134,7 +134,8 @@ class Calibration:
         cells = self._cells(run, place)
         bench.simulate(cells)
         can_guess = self.experiment.auxiliary is not None or _is_image(cells[0])
-        trial = CellTrial(cells, bench.team, self.targets, self._working, can_guess)
+        rule = self.experiment.verdict
+        trial = CellTrial(cells, bench.team, self.targets, self._working, can_guess, rule)
         clients = trial.clients
         if place == NONE:
             self._check(cells[0], len(clients))

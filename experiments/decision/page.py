@@ -13,8 +13,8 @@ from experiments.decision.answer import Answer, FamilyAnswer, ReachedTarget, Tri
 from experiments.decision.plan import chosen
 from experiments.decision.question import FOLDER
 from experiments.decision.search import Word
-from experiments.decision.targets import SHARES, Target, parse_targets
-from experiments.decision.wording import goal, headline, measured, notes, table, unit_of
+from experiments.decision.targets import SHARES, Target, parse_targets, unit_of
+from experiments.decision.wording import goal, headline, measured, notes, table
 from experiments.plan.config import ExperimentConfig
 from experiments.report.figures import (
     INK,

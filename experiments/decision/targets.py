@@ -121,6 +121,17 @@ def parse_costs(texts: Iterable[str]) -> dict[str, float]:
     return limits
 
 
+def unit_of(target: str) -> str:
+    """Unit of a target's values; that of a share is 1."""
+    return "1" if target in SHARES else _metrics()[target].unit
+
+
+def whole_range(metric: str) -> Target:
+    """A metric in its range, without a limit that its scores could pass."""
+    low, high = _range(metric)
+    return Target(metric, high, low, high)
+
+
 def check_task(targets: Sequence[Target], task: Task) -> None:
     """Raise ``ConfigError`` for a metric of another kind of data, or one that is not installed."""
     for target in targets:
@@ -134,6 +145,13 @@ def check_task(targets: Sequence[Target], task: Task) -> None:
 
 def _metrics() -> dict[str, type[Metric]]:
     return registry(METRICS, "fedsim.metrics")
+
+
+def _range(metric: str) -> tuple[float, float]:
+    """From no leakage to full leakage."""
+    known = _metrics()[metric]
+    low, high = _RANGES[known.unit]
+    return (high, low) if known.attacker_wants == "lower" else (low, high)
 
 
 def _pair(text: str, flag: str, example: str) -> tuple[str, float]:
@@ -155,9 +173,7 @@ def _target(name: str, value: float) -> Target:
         if name not in known:
             names = (*known, *SHARES)
             raise ConfigError(f"--hold {name}: is no metric. {suggest(name, names)}")
-        low, high = _RANGES[known[name].unit]
-        if known[name].attacker_wants == "lower":
-            low, high = high, low
+        low, high = _range(name)
     target = Target(name, value, low, high)
     inside = 0 < (value - low) / (high - low) < 1 or (name in SHARES and value == 0)
     if not inside:

@@ -10,12 +10,14 @@ from functools import cached_property
 from statistics import fmean
 from typing import TypeAlias
 
+from experiments.analysis.blind import counting_effect, shortfall
 from experiments.analysis.gaps import oblivious_twin
 from experiments.analysis.hits import CLOSE, EXACT_METRIC
 from experiments.decision.plan import UNDEFENDED
 from experiments.decision.search import Score
-from experiments.decision.targets import SHARES, Target
+from experiments.decision.targets import SHARES, Target, unit_of, whole_range
 from experiments.plan.cells import Cell
+from experiments.plan.config import VerdictRule
 from experiments.plan.entries import Entry, allows_for, entries
 from experiments.stages.attack import Attackers
 from experiments.stages.coverage import THRESHOLDS, is_exact
@@ -24,9 +26,6 @@ from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey
 from fedsim.records import LOST, MAIN, PRIOR_ONLY, ScoreRow, shown
 
-_BELOW_BLIND = 0.05
-"""Rescaled: 1.25 dB, or .05 of a text metric. An attack whose mean is further below the blind guess
-returns less than an attacker knows without any update, and holds nothing."""
 Guessed: TypeAlias = dict[str, ScoreRow]
 """The scores of one guess at one example, by metric."""
 
@@ -38,7 +37,8 @@ class CellTrial:
     A victim that an attack refused has the score of the blind guess, with which the attacker is
     left. A row that several clients hold counts as that of the first. ``blind`` has the blind
     guess's rescaled scores by target and client. ``working`` are the attacks that leak without a
-    defense; ``can_guess`` is whether a blind guess has rows to learn from.
+    defense; ``can_guess`` is whether a blind guess has rows to learn from; ``rule`` has the
+    smallest effect that counts.
     """
 
     cells: Sequence[Cell]
@@ -46,6 +46,7 @@ class CellTrial:
     targets: Sequence[Target]
     working: Collection[str] = ()
     can_guess: bool = True
+    rule: VerdictRule = field(default_factory=VerdictRule)
     blind: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     _broken: set[tuple[str, str]] = field(default_factory=set)
     _attacked: set[int] = field(default_factory=set)
@@ -78,11 +79,12 @@ class CellTrial:
         self._guessable |= any(map(self._comes_near, clients)) or self._guesses_by_chance(labels)
         for client in clients:
             scores = self._of_client(labels, client)
-            for target in self.targets:
+            for target in self._measured:
                 for attack in attacks:
                     if values := scores[attack][target.name]:
                         score = _of_examples(target, values)
-                        leakage[attack][target.name].append(score)
+                        if target in self.targets:
+                            leakage[attack][target.name].append(score)
                         by_target = self._means.setdefault(attack, defaultdict(dict))
                         by_target[target.name][client] = score.value
                 for entry in filter(_is_blind, self._entries):
@@ -117,16 +119,25 @@ class CellTrial:
 
     def _below_blind(self, labels: Collection[str]) -> bool:
         """Whether by some target all of these attacks are below the blind guess in the mean."""
-        for name, blind in self.blind.items():
+        for target in self._measured:
+            name, blind = target.name, self.blind[target.name]
             leads = [
                 fmean(values[client] - blind[client] for client in both)
                 for label in labels
                 for values in [self._means.get(label, {}).get(name, {})]
                 if (both := values.keys() & blind.keys())
             ]
-            if leads and max(leads) < -_BELOW_BLIND:
+            effect = counting_effect(unit_of(name), self.rule) / abs(target.high - target.low)
+            if shortfall(leads, effect):
                 return True
         return False
+
+    @cached_property
+    def _measured(self) -> tuple[Target, ...]:
+        """The targets; beside shares of clients, of which most are 0, also the main metrics."""
+        names = {target.name for target in self.targets}
+        mains = [name for name in MAIN.values() if names & {*SHARES} and name not in names]
+        return (*self.targets, *map(whole_range, mains))
 
     @property
     def controls(self) -> list[str]:
@@ -151,7 +162,9 @@ class CellTrial:
                         self._doubtful |= self._guessable and _came_back(rows, nothing)
                         first = next(iter(rows.values()))
                         again = self._is_again(first.row, client)
-                        for target in self.targets:
+                        for target in self._measured:
+                            if target.name not in {*rows, *SHARES}:  # of the other modality
+                                continue
                             value = _score(target, rows, nothing, guessable=self._guessable)
                             counts = not again or (value and not target.limit)
                             if value is not None and counts:

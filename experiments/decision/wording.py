@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from experiments.decision.answer import Answer, Cost, FamilyAnswer, ReachedTarget, Tried
-from experiments.decision.targets import RARE, SHARES, Target, parse_targets
+from experiments.decision.targets import RARE, SHARES, Target, parse_targets, unit_of
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.defense_names import compact
 from experiments.wording.names import show, title
@@ -19,16 +19,6 @@ COLUMNS = (
     "victims",
     "jobs",
 )
-
-
-def unit_of(target: str) -> str:
-    """Unit of a target's values; that of a share is 1."""
-    if target in SHARES:
-        return "1"
-    from fedsim.build import registry
-    from fedsim.metrics import METRICS
-
-    return registry(METRICS, "fedsim.metrics")[target].unit
 
 
 def measured(target: str, value: float | None) -> str:

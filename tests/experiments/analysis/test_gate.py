@@ -6,6 +6,7 @@ import pytest
 
 from experiments.analysis.frames import score_frame
 from experiments.analysis.gate import ScoreLimit, broken
+from experiments.plan.config import VerdictRule
 from fedsim.records import ScoreRow
 from tests.experiments.analysis.cases import row
 
@@ -56,3 +57,29 @@ def test_exact_guesses_of_an_attack_that_refused_most_victims_count() -> None:
 def test_jobs_of_which_none_ended_are_reported(status: str) -> None:
     lost = [replace(score, value=0.0) for score in rows("lamp", [0.0] * 5, status)]
     assert gate_lines(lost) == ["lamp under no defense: 5 of 5 jobs failed or were cut short"]
+
+
+@pytest.mark.parametrize(("value", "tested"), [(0.02, False), (0.17, True)])
+def test_attacks_below_the_blind_guess_hold_no_limit(value: float, tested: bool) -> None:
+    known = rows("span", [value] * 20) + rows("embedding_rows", [0.0] * 20)
+    frame = score_frame(known + rows("prior_only", [0.19] * 20), {"c0": ""})
+    line = (
+        "under no defense: the attacks return 0.17 less ROUGE-L than a blind guess, so that "
+        "nothing was tested"
+    )
+    assert broken(frame, [LIMIT], compare="mean", verbatim=0) == ([] if tested else [line])
+    assert broken(frame, [], verbatim=0) == ([] if tested else [line])
+    assert broken(frame, [LIMIT], compare="mean", rule=VerdictRule(rouge=0.2)) == []
+
+
+@pytest.mark.parametrize(("value", "tested"), [(0.3, False), (0.1, True)])
+def test_an_error_above_that_of_the_blind_guess_holds_no_limit(value: float, tested: bool) -> None:
+    known = [
+        row(attack=attack, client=client, metric="mse", unit="squared pixel", value=error)
+        for attack, error in (("dlg", value), ("prior_only", 0.1))
+        for client in range(20)
+    ]
+    limit = ScoreLimit("mse", 0.01, most=False)
+    lines = broken(score_frame(known, {"c0": ""}), [limit], compare="mean")
+    assert bool(lines) != tested
+    assert all("squared pixel more MSE than" in line for line in lines), lines

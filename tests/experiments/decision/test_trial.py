@@ -204,9 +204,11 @@ def test_an_exact_text_proves_no_leak_where_others_were_guessed_by_chance(by_cha
     assert trial._doubtful == by_chance
 
 
+@pytest.mark.parametrize("target", [Target("rouge1", 0.4), VERBATIM])
 @pytest.mark.parametrize(("value", "below"), [(0.1, True), (0.18, False), (0.3, False)])
-def test_an_attack_below_the_blind_guess_holds_nothing(value: float, below: bool) -> None:
-    target = Target("rouge1", 0.4)
+def test_an_attack_below_the_blind_guess_holds_nothing(
+    value: float, below: bool, target: Target
+) -> None:
 
     def rows(entry: Entry, key: Any) -> list[ScoreRow]:
         del key
