@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, distributions
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,6 +29,13 @@ def suggest(word: str, known: Iterable[str]) -> str:
     if similar := nearest(word, names):
         return f"Did you mean {similar!r}?"
     return f"Known: {', '.join(names) or 'nothing'}."
+
+
+def _install(name: str) -> str:
+    """What to do about a package in the working directory that was not installed; else empty."""
+    if not (Path(name).name == name and Path(name, "pyproject.toml").is_file()):
+        return ""
+    return f" The package in {name}/ is not installed: pip install -e {name}."
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -147,7 +155,9 @@ def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str)
         raise ConfigError(f"{where}.name: is missing. {suggest('', known)}")
     name = str(options.pop("name"))
     if name not in known:
-        raise ConfigError(f"{where}.name: {name!r} is not known. {suggest(name, known)}")
+        raise ConfigError(
+            f"{where}.name: {name!r} is not known. {suggest(name, known)}{_install(name)}"
+        )
     cls = known[name]
     fields = [field.name for field in dataclasses.fields(cast(Any, cls)) if field.init]
     for key in options:

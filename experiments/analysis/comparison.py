@@ -11,7 +11,7 @@ from operator import itemgetter
 from experiments.analysis.evidence import Kind, Reason
 from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored, Values, difference, is_attack
-from experiments.analysis.statistics import Difference
+from experiments.analysis.statistics import Difference, clopper_pearson
 from experiments.plan.config import VerdictRule
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, AttackKey
 
@@ -107,7 +107,7 @@ class BaselineComparison:
             return Reason(kind="few_clients", numbers=clients | {"needed": float(self.clients)})
         why: Kind = "wide"
         numbers = clients
-        if lead.low is None or lead.high is None:
+        if lead.low is None or lead.high is None or _is_without_scatter(lead):
             why = "alike"
         elif self._below(lead):
             why = "beats_one"
@@ -247,6 +247,16 @@ def merged(reasons: Iterable[Reason]) -> list[Reason]:
         if reason not in distinct:
             distinct.append(reason)
     return distinct
+
+
+def _is_without_scatter(lead: Difference) -> bool:
+    """Whether it is 0 at every client: its interval is that of a share of none of so many."""
+    nothing = clopper_pearson(0.0, lead.clusters, (1 - lead.level) / 2)[1]
+    ends = (lead.mean, lead.low, lead.high)
+    return all(
+        end is not None and math.isclose(end, value, abs_tol=1e-9)
+        for end, value in zip(ends, (0.0, -nothing, nothing), strict=True)
+    )
 
 
 def _low(lead: Difference) -> float:

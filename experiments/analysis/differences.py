@@ -20,7 +20,8 @@ from experiments.analysis.summary import SectionKey
 from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import differing, show, title, told_apart
-from fedsim.errors import StoreError
+from fedsim.build import suggest
+from fedsim.errors import ConfigError, StoreError
 from fedsim.files import read_record
 from fedsim.records import ScoreRow
 
@@ -148,10 +149,16 @@ def compare_attacks(run: Path, names: Collection[str] = ()) -> Comparison:
         names: of the attacks to compare, as in the experiment; all if there are none.
 
     Raises:
+        ConfigError: no attack of that name was scored.
         StoreError: the run has no report, or no two such attacks for one defense.
     """
     pairs: list[tuple[str, Pair]] = []
     sides = sections(run)
+    known = sorted({str(name) for side in sides.values() for name in side.scores.attack})
+    if unknown := sorted({*names} - {*known}):
+        raise ConfigError(
+            f"--attack {unknown[0]!r}: no such attack was scored. {suggest(unknown[0], known)}"
+        )
     for key, side in sides.items():
         head = f"{key.dataset}, {key.model}: " if len(sides) > 1 else ""
         for metric in HEADLINE[side.findings.modality]:
@@ -165,7 +172,9 @@ def compare_attacks(run: Path, names: Collection[str] = ()) -> Comparison:
                     pairs.append((head + ", ".join(words), pair))
     if not pairs:
         which = f" of {', '.join(sorted(names))}" if names else ""
-        raise StoreError(f"{run}: no two attacks{which} were scored under the same defense.")
+        others = [name for name in known if name not in names]
+        more = f" Name another: {', '.join(others)}." if names and others else ""
+        raise StoreError(f"{run}: no two attacks{which} were scored under the same defense.{more}")
     changes = tuple(_change(what, pair, True, len(pairs)) for what, pair in pairs)
     return Comparison(changes=changes, missing=())
 

@@ -143,8 +143,9 @@ def budget_limits(
     nats, source = min(known)
     # Gradients were measured at the weights of one round, and say nothing of others.
     single = cell.config.federation.rounds == 1
-    lasting = [value for value, what in known if single or what != "noise on public gradients"]
-    whole = over_rounds(cell.config, rows, min(lasting))
+    lasting = [both for both in known if single or both[1] != "noise on public gradients"]
+    of_a_round, lasting_source = min(lasting)
+    whole = over_rounds(cell.config, rows, of_a_round)
     more: dict[str, Any] = {}
     public = _public(cell)
     if public is not None and public.mask is not None:
@@ -161,7 +162,8 @@ def budget_limits(
             "all_proved": decibels(listed.error(whole)),
             "assumed": rate if isinstance(top, str) else min(top, rate),
         }
-    yield BudgetLimit(**{**case.who, "source": source, "nats": nats, "all": whole, **more})
+    told = {"source": source, "nats": nats, "all_source": lasting_source, "all": whole}
+    yield BudgetLimit(**{**case.who, **told, **more})
 
 
 def _public(cell: Cell) -> Batch | None:

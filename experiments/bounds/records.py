@@ -69,6 +69,7 @@ class BudgetLimit(Limit):
     source: Source
     nats: float
     all: float
+    all_source: Source | None = None
     exact: float | None = None
     images: int = 0
     blind: float | None = None

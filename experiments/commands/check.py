@@ -13,7 +13,7 @@ import typer
 from experiments.commands.parameters import Json, RunFolder
 from experiments.external.runs import load
 from experiments.plan.folder import Run
-from fedsim.build import explain, suggest
+from fedsim.build import explain, nearest, suggest
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 
@@ -96,8 +96,13 @@ def check(
     if count := int((scores.status == "interrupted").sum()):
         raise ConfigError(f"{run}: {count} values are missing. Run fedsim run {run} to finish it.")
     if defense is not None:
-        if defense not in set(scores.defense):
-            raise ConfigError(f"--defense {defense!r}: {suggest(defense, set(scores.defense))}")
+        if defense not in (ran := sorted(set(scores.defense))):
+            similar = f"Did you mean {near!r}? " if (near := nearest(defense, ran)) else ""
+            names = " and ".join("none (no defense)" if n == "none" else n for n in ran)
+            raise ConfigError(
+                f"--defense {defense!r}: nothing was attacked under it. {similar}"
+                f"The run has {names}."
+            )
         scores = scores[scores.defense == defense]
     lines = broken(scores, limits, compare=compare.value, verbatim=verbatim, rule=_rule(run))
     if effects:

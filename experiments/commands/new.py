@@ -24,6 +24,8 @@ CLASSES: Mapping[str, str] = {
     "metric": "MeanAbsoluteError",
 }
 """Kinds of packages, and the class of their template."""
+TITLES: Mapping[str, str] = {"attack": "class mean", "text_attack": "largest rows"}
+"""Titles of the templates' attacks, by which tables name them."""
 KINDS = (*CLASSES, "dataset", "experiment")
 _NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 _PROJECT = """[build-system]
@@ -83,6 +85,8 @@ def _package(kind: str, name: str) -> dict[str, str]:
     code = _text(f"{kind}.py").replace(CLASSES[kind], cls)
     if kind == "metric":
         code = code.replace('"mae"', f'"{name}"')
+    elif kind in TITLES:
+        code = code.replace(f'"{TITLES[kind]}"', f'"{name.replace("_", " ")}"')
     group = f"{kind.removeprefix('text_')}s"
     project = _PROJECT.format(name=name, group=group, cls=cls)
     return {f"{name}.py": code, "pyproject.toml": project}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean
 
 from experiments.analysis.findings import UTILITY
+from experiments.analysis.learning import learned
 from experiments.analysis.statistics import paired_difference
 from experiments.decision.answer import Cost
 from experiments.plan.cells import Cell
@@ -114,19 +115,5 @@ def cost(
         base=middle,
         lost=lost.model_copy(update=ends),
         limit=limit,
-        learned=_learned(measure, [base[seed] for seed in seeds], [start[seed] for seed in seeds]),
+        learned=learned(measure, [base[seed] for seed in seeds], [start[seed] for seed in seeds]),
     )
-
-
-def _learned(
-    measure: str, ends: Sequence[Mapping[str, float]], starts: Sequence[Mapping[str, float]]
-) -> bool:
-    """Whether training without a defense surely made the model better, paired by seed."""
-    known = set.intersection(*map(set, (*ends, *starts)))
-    name = "mcc" if "mcc" in known else measure
-    if name not in known:
-        return True
-    sign = 100 if UTILITY[name] == "higher" else -100
-    after, before = ([sign * values[name] for values in side] for side in (ends, starts))
-    gained = paired_difference(after, before, range(len(ends)), fewest=2)
-    return (gained.mean if gained.low is None else gained.low) > 0

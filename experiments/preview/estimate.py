@@ -62,6 +62,7 @@ class CostEstimate:
         budgeted: number of attacked captures whose attack is of neither kind; a learned attack
             counts once for each broadcast model that it trains on, as its guesses take no time.
         budget: time that these take if each uses up its time budget.
+        others: the attacks of neither kind.
     """
 
     simulation: float
@@ -72,6 +73,7 @@ class CostEstimate:
     tries: dict[str, float]
     budgeted: int
     budget: float
+    others: tuple[str, ...]
 
     def text(self) -> str:
         """One line per stage."""
@@ -88,7 +90,8 @@ class CostEstimate:
             lines.append(f"quick attacks: about {span(self.quick)} ({how} a capture)")
         if self.budgeted:
             most = f"at most {span(self.budget)} by the time budget"
-            lines.append(f"other attacks: {self.budgeted} captures or trainings, {most}")
+            which = f"other attacks ({', '.join(self.others)})"
+            lines.append(f"{which}: {self.budgeted} captures or trainings, {most}")
         return "\n".join(lines)
 
 
@@ -112,7 +115,7 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
     with one_thread():
         watch = _Watch(first, start)
         searches: dict[str, tuple[float, float, float]] = {}
-        tries, budgeted = {}, 0
+        tries, others, budgeted = {}, [], 0
         trainings = sum(len(cell.config.captured_rounds) for cell in cells)
         for entry in entries(first.experiment):
             attack = build(attack_classes(), entry.table, "attacks")
@@ -124,6 +127,7 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
                 took is None or len(cells) > 1
             ):  # an attack that fails on one cell may work on another
                 budgeted += trainings if attack.learned_once else captures
+                others.append(entry.label)
         simulation = sum(watch.simulation(cell) for cell in cells)
     workers = 1
     if first.experiment.federation.engine == "ray":
@@ -138,6 +142,7 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
         tries=tries,
         budgeted=budgeted,
         budget=budgeted * stage.time_budget / workers,
+        others=tuple(others),
     )
 
 

@@ -147,7 +147,7 @@ _AS_FAR = (
 )
 _FEW_CLIENTS = (
     f"Fewer than {FEW} clients can show that examples came back exactly, but no mean of theirs "
-    "decides anything, and none has an interval. "
+    "decides anything; only scores that all hit or miss have an interval. "
 )
 
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from experiments.analysis.evidence import Verdict
-from experiments.analysis.findings import UTILITY, TaskFindings
+from experiments.analysis.findings import UTILITY, RoundUtility, TaskFindings, settled
+from experiments.analysis.learning import learned
 from experiments.report.numbers import useful
 from experiments.report.tables import Number
 from experiments.wording.defense_names import defense_name
@@ -28,6 +29,10 @@ def cost(section: TaskFindings, verdict: Verdict) -> str:
         return spent.strip()
     if not math.isfinite(change.value):
         return f"The training diverged.{spent}"
+    if not has_learned(section, verdict.setting):
+        return (
+            f"What it costs in {name} cannot be told: without it the model learned nothing.{spent}"
+        )
     if change.low is None or change.high is None:
         said = f"The {name} changes by {_signed(change)} in one training."
     elif change.low <= 0 <= change.high:
@@ -43,6 +48,8 @@ def brief_cost(section: TaskFindings, verdict: Verdict) -> str:
     change = useful(section, verdict.place)[1]
     if name is None or change is None or not math.isfinite(change.value):
         return ""
+    if not has_learned(section, verdict.setting):
+        return " at a cost that cannot be told"
     if change.low is None or change.high is None:
         return f" ({title(name)} {_signed(change)} in one training)"
     if change.low <= 0 <= change.high:
@@ -60,11 +67,32 @@ def costs(section: TaskFindings) -> list[str]:
         here = [verdict for verdict in verdicts if verdict.setting == setting]
         bare = next((verdict for verdict in here if verdict.defense == "none"), None)
         tested = [verdict for verdict in here if verdict.defense != "none" and verdict.victims]
-        clauses = [_training(section, bare) if bare else "", *_moves(section, bare, tested)]
+        moves = _moves(section, bare, tested)
+        if moves and not has_learned(section, setting):
+            moves = ["the model is not surely better than before, so that no cost can be told"]
+        clauses = [_training(section, bare) if bare else "", *moves]
         said = "; ".join(filter(None, clauses))
         if said:
             sentences.append(f"{setting}: {said}" if setting else said)
     return sentences
+
+
+def has_learned(section: TaskFindings, setting: str) -> bool:
+    """Whether training without a defense made the model of a setting better, if it was measured."""
+    name = section.utility_name
+    bare = [point for point in section.utility if point.place.defense == "none"]
+    here = [point for point in bare if point.setting == setting]
+    start = next((point for point in here if point.round == 0), None)
+    end = settled(here)
+    if name is None or start is None or end is None or end.round == 0:
+        return True
+    seeds = sorted(start.by_seed.get(name, {}).keys() & end.by_seed.get(name, {}).keys())
+    sides = ([_of_seed(point, seed) for seed in seeds] for point in (end, start))
+    return not seeds or learned(name, *sides)
+
+
+def _of_seed(point: RoundUtility, seed: int) -> dict[str, float]:
+    return {name: values[seed] for name, values in point.by_seed.items() if seed in values}
 
 
 def _training(section: TaskFindings, bare: Verdict) -> str:

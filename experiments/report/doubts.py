@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from experiments.analysis.evidence import Verdict
-from experiments.analysis.findings import TaskFindings
+from experiments.analysis.findings import Result, TaskFindings
+from experiments.analysis.keys import DefenseInSetting
 from experiments.report.naming import attack_label, unit_of_main
 from experiments.report.numbers import number
 from experiments.report.reasons import phrase, share_bound, unit_after
@@ -15,6 +17,9 @@ from fedsim.records import PRIOR_ONLY, AttackKey
 
 _BESIDE = frozenset({"false_certificates", "skipped", "foreign_control", "contradiction"})
 """Kinds of reasons that do not say why a verdict is not decided."""
+_LENGTH = 160
+"""Characters of a reason in a sentence. Half as many cut the names of two vocabularies that do not
+fit, twice as many a whole list of options."""
 _MOST = 3
 """Reasons named in a sentence; with half of them one attack of three goes unsaid, with twice as
 many a sentence is not read to its end."""
@@ -57,6 +62,53 @@ def refused(section: TaskFindings, verdict: Verdict) -> str:
         f"{capital(name)} could not attack {strongest.refused} of {verdict.victims} "
         "victims, which count as blind guesses."
     )
+
+
+def refusals(section: TaskFindings, place: DefenseInSetting) -> dict[str, str]:
+    """Attacks all of whose jobs were skipped at a place: label -> the reason, shortened."""
+    return {
+        attack_label(section, result.attacker): brief_reason(result)
+        for result in section.results
+        if result.place == place and not result.is_control and was_refused(result)
+    }
+
+
+def was_refused(result: Result) -> bool:
+    """Whether every job of an attack was skipped."""
+    return 0 < result.jobs["skipped"] == sum(result.jobs.values())
+
+
+def brief_reason(result: Result, status: str = "skipped") -> str:
+    """What an attack said of most of its jobs of a status, up to the first stop; else empty."""
+    known = [problem for problem in result.problems if problem.status == status]
+    if not known:
+        return ""
+    most = max(known, key=lambda problem: problem.jobs).reason
+    said = re.sub(rf"^{re.escape(result.attack)}[\w-]*: ", "", most)
+    said = re.split(r"[;.]\s" if status == "skipped" else r"\.\s", said, maxsplit=1)[0]
+    return said.rstrip(".")[:_LENGTH]
+
+
+def refused_wholly(section: TaskFindings, verdict: Verdict) -> str:
+    """Attacks that refused every victim, a sentence each."""
+    return " ".join(
+        f"{capital(name)} refused every victim{f': {reason}' if reason else ''}."
+        for name, reason in refusals(section, verdict.place).items()
+    )
+
+
+def noted(section: TaskFindings, verdict: Verdict) -> str:
+    """What the strongest attack noted on most of its jobs, where no leak is shown; else empty."""
+    strongest = verdict.strongest
+    result = section.result(verdict.place, strongest.attacker) if strongest else None
+    if result is None or verdict.rows not in ("not decided", "no leak found"):
+        return ""
+    notes = [problem for problem in result.problems if problem.status == "done"]
+    jobs = max((problem.jobs for problem in notes), default=0)
+    if 2 * jobs < sum(result.jobs.values()):
+        return ""
+    name = attack_label(section, result.attacker)
+    return f"{capital(name)} notes on {counted(jobs, 'job')}: {brief_reason(result, 'done')}."
 
 
 def _telling(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> str:

@@ -30,6 +30,7 @@ _ADVICE: Mapping[Kind, str] = {
     "unfinished": "the jobs under {who} that the clock ended",
     "exhausted": "more of the budget that ended the searches under {who}",
     "interrupted": "the jobs under {who} that were interrupted: fedsim attack runs them again",
+    "alike": "an attack on {who} that tells clients apart: on most it is as good as a blind guess",
     "beats_one": "a better attack on {who}: one reads something of the update already",
     "recovered": "more clients under {who}: single ones are recovered",
     "exact": "more clients under {who}: single ones come back exactly",

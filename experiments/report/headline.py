@@ -8,11 +8,13 @@ from pathlib import Path
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.analysis.gate import where
+from experiments.report.doubts import refusals
 from experiments.report.naming import attack_label
 from experiments.report.reasons import phrases
 from experiments.report.statements import no_leak, recovered, things, word_of
 from experiments.wording.defense_names import defense_name
 from fedsim.files import read_record
+from fedsim.records import PRIOR_ONLY
 
 _MOST = 3
 """Defenses named in a line."""
@@ -46,13 +48,24 @@ def clause(section: TaskFindings, verdict: Verdict) -> str:
     """The word of a verdict, its strongest attack, and what came back."""
     if verdict.strongest is None:
         measured = any(r.leakage and section.main not in r.leakage for r in section.results)
-        return f"{section.main} is not in metrics" if measured else "no attack ran"
+        could = f"no attack could run{_refused(section, verdict)}"
+        return f"{section.main} is not in metrics" if measured else could
     counts = recovered(section, verdict)
     value = f"{section.main} {verdict.strongest.leakage.mean:.3g}"
+    blind = verdict.nulls.get(PRIOR_ONLY)
+    beside = "" if blind is None else f" ({blind:.3g} by a blind guess)"
     whole = f"{counts[0]} of {counts[1]} {things(section)} recovered, " if counts else ""
     grade = f" ({verdict.grade})" if verdict.word == "leaks" else ""
     said = f"{word_of(section, verdict)}{grade}"
-    return f"{said}: {attack_label(section, verdict.strongest.attacker)}, {whole}{value}"
+    best = attack_label(section, verdict.strongest.attacker)
+    return f"{said}: {best}, {whole}{value}{beside}{_refused(section, verdict)}"
+
+
+def _refused(section: TaskFindings, verdict: Verdict) -> str:
+    """Which attacks refused every victim, and why: `` (LAMP refused: no prior)``."""
+    known = refusals(section, verdict.place).items()
+    said = [f"{name} refused{f': {reason}' if reason else ''}" for name, reason in known]
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def open_verdicts(findings: Findings, defense: str | None = None) -> Iterator[str]:
@@ -76,6 +89,6 @@ def open_verdicts(findings: Findings, defense: str | None = None) -> Iterator[st
                 grade = f" ({verdict.grade})" if verdict.word == "leaks" else ""
                 why = "".join(f"; {reason}" for reason in phrases(section, verdict))
                 said = f"{word_of(section, verdict)}{grade}{why}"
-                yield f"{where(verdict.place)}: not {no_leak(section, verdict)} found, but {said}"
+                yield f"{where(verdict.place)}: {said} (asked: {no_leak(section, verdict)})"
     if not tested:
         yield "no attack was run, so that nothing was tested"

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from experiments.analysis.findings import Findings
 from experiments.bounds.records import (
+    BudgetLimit,
     Limit,
     LimitsRecord,
     RankLimit,
@@ -18,7 +19,7 @@ from experiments.bounds.records import (
 )
 from experiments.plan.folder import Run, read_rules
 from experiments.report.brackets import Bracket, brackets, unscored
-from experiments.report.tables import Number, Table, to_markdown
+from experiments.report.tables import Number, Table, to_terminal
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import settings, title, told_apart
 from fedsim.files import read_record
@@ -115,7 +116,7 @@ def budget_table(known: Iterable[Bracket], labels: SettingNames) -> Table:
                 *_who(bracket.limit, labels),
                 Number(bracket.limit.nats),
                 Number(bracket.limit.all),
-                bracket.limit.source,
+                _sources(bracket.limit),
                 *(
                     bracket.blind,
                     bracket.reached,
@@ -130,6 +131,13 @@ def budget_table(known: Iterable[Bracket], labels: SettingNames) -> Table:
             for bracket in known
         ),
     )
+
+
+def _sources(limit: BudgetLimit) -> str:
+    """What bounds the nats of a reply, and those of all rounds where that is something else."""
+    if limit.all_source in {None, limit.source}:
+        return limit.source
+    return f"{limit.source}; all rounds: {limit.all_source}"
 
 
 def search_table(known: Sequence[SearchErrors], labels: SettingNames) -> Table:
@@ -180,7 +188,7 @@ class Limits:
 
     def text(self) -> str:
         """For a terminal."""
-        tables = "\n".join(map(to_markdown, self.tables))
+        tables = "\n".join(map(to_terminal, self.tables))
         return f"{tables}\nfedsim report {self.run} puts these tables on the page."
 
 

@@ -17,6 +17,7 @@ from experiments.preview.catalog import CATALOGS
 from experiments.report import templates
 from experiments.report.answers import certainty, overall
 from experiments.report.chapter import Chapter
+from experiments.report.doubts import was_refused
 from experiments.report.figures import INK
 from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.gallery import data_uri, mark, words
@@ -42,7 +43,7 @@ from dataclasses import replace
 from experiments.analysis.findings import Problem, Result, TaskFindings
 from experiments.wording.defense_names import NO_DEFENSE
 from experiments.wording.names import duration
-from experiments.wording.prose import counted, listed
+from experiments.wording.prose import capital, counted, listed
 from experiments.wording.threat import WHO, ThreatModel, shared_protocol, withheld
 
 TEMPLATES = (
@@ -195,17 +196,20 @@ Lines = Sequence[tuple[str, str]]
 
 def attackers(chapters: Sequence[Chapter]) -> str:
     """Who attacked, with what, and what was kept from the attacker."""
-    names = dict.fromkeys(
-        title(result.attack)
+    attacks = [
+        result
         for chapter in chapters
         for result in chapter.section.results
         if not result.is_control and result.attack != PRIOR_ONLY
-    )
+    ]
+    names = dict.fromkeys(title(result.attack) for result in attacks if not was_refused(result))
+    refused = dict.fromkeys(title(r.attack) for r in attacks if title(r.attack) not in names)
     hidden = withheld([chapter.threat for chapter in chapters])
     parts = (
         WHO,
         f"It was not told {', nor '.join(hidden)}." if hidden else "",
         f"It ran {counted(len(names), 'attack')}: {listed(list(names))}." if names else "",
+        f"{listed([capital(name) for name in refused])} could attack nothing." if refused else "",
     )
     return " ".join(filter(None, parts))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from experiments.analysis.evidence import Verdict, Word
@@ -10,7 +9,15 @@ from experiments.analysis.findings import TaskFindings
 from experiments.analysis.membership import METRICS
 from experiments.analysis.verdicts import WORDS
 from experiments.report.costs import cost
-from experiments.report.doubts import doubt, false_certificates, refused, tested
+from experiments.report.doubts import (
+    doubt,
+    false_certificates,
+    noted,
+    refusals,
+    refused,
+    refused_wholly,
+    tested,
+)
 from experiments.report.naming import attack_label, unit_of_main
 from experiments.report.numbers import label_accuracy, null_of, reached
 from experiments.report.reasons import clients_hit, unit_after
@@ -163,6 +170,8 @@ def _detail(section: TaskFindings, verdict: Verdict) -> str:
         _labels(section, verdict),
         _members(verdict),
         refused(section, verdict),
+        noted(section, verdict),
+        "" if verdict.rows == "not attacked" else refused_wholly(section, verdict),
     )
     return " ".join(" ".join(filter(None, parts)).split())
 
@@ -204,15 +213,8 @@ def _why_untested(section: TaskFindings, verdict: Verdict) -> str:
     skipped = verdict.jobs["skipped"]
     if not skipped:
         return "No attack was run."
-    reasons = [
-        problem.reason
-        for result in section.results
-        if result.place == verdict.place and result.control == "none"
-        for problem in result.problems
-        if problem.status == "skipped"
-    ]
-    reason = re.split(r"[;.]\s", reasons[0], maxsplit=1)[0].rstrip(".") if reasons else ""
-    reason = f": {reason[:120]}" if reason else ""
+    known = [(name, why) for name, why in refusals(section, verdict.place).items() if why]
+    reason = "".join(f": {name}: {why}" for name, why in known[:1])
     jobs = counted(skipped, "job")
     return f"No attack could run ({jobs} skipped){reason}. Another attack may succeed."
 

@@ -7,11 +7,12 @@ import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import TypeAlias
 
 from experiments.wording.names import show
 from fedsim.files import write_bytes
-from fedsim.visible import inert, visible
+from fedsim.visible import inert, visible, visible_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Number:
         return f"{text} [{show(self.low, self.unit)}, {show(self.high, self.unit)}]"
 
 
+_WIDTH = 100
+"""Characters in a line of a caption on a terminal."""
 Value: TypeAlias = str | int | Number | None
 
 
@@ -96,6 +99,21 @@ def to_markdown(table: Table) -> str:
         *(_pipes([_markdown(text_of(value)) for value in row]) for row in table.rows),
     ]
     return f"{_markdown(table.caption)}\n\n" + "\n".join(lines) + "\n"
+
+
+def to_terminal(table: Table) -> str:
+    """The caption, and the rows in columns of equal width, without any markup."""
+    lines = [[visible_line(text) for text in line] for line in [table.columns, *_texts(table)]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(table.columns))]
+    right = _numeric(table)
+    rows = [
+        "  ".join(
+            text.rjust(width) if numeric else text.ljust(width)
+            for text, width, numeric in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([*wrap(visible(table.caption), _WIDTH), "", *rows, ""])
 
 
 def to_latex(table: Table) -> str:

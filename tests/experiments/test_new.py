@@ -28,7 +28,14 @@ def test_a_template_runs_as_it_is(
     assert (code, error) == (0, "")
     assert f"fedsim run {name}.toml" in text
     if kind in CLASSES:
+        if "attack" in kind:
+            error = said("show", f"{name}.toml")[2]
+            assert f"The package in {name}/ is not installed: pip install -e {name}." in error
         install(tmp_path / name, name, monkeypatch)
+    if "attack" in kind:
+        assert f'title: ClassVar[str] = "my {kind.replace("_", " ")}"' in (
+            tmp_path / name / f"{name}.py"
+        ).read_text("utf-8")
     few = [] if kind == "dataset" else ["attacks=[{ name = 'inverting', steps = 2 }]"]
     few = [f"attacks=[{{ name = '{name}' }}]"] if "attack" in kind else few
     run = Run.create(load_plan(f"{name}.toml", [*SMALL, *few]), tmp_path / "run")

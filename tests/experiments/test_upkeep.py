@@ -31,7 +31,8 @@ from tests.experiments.conftest import Said
 
 
 def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
-    answer = "no defense: leaks (verbatim): embedding rows, 3 of 3 texts recovered, rougeL 1"
+    said_first = "no defense: leaks (verbatim): embedding rows, 3 of 3 texts recovered"
+    answer = f"{said_first}, rougeL 1 (0 by a blind guess)"
     assert headline(finished) == answer
     assert said("report", finished)[1].splitlines()[-1] == answer
     assert json.loads(said("report", finished, "--json")[1])["answer"] == answer
@@ -127,6 +128,8 @@ def test_a_gate_compares_bounds_means_and_the_worst_client(
 
 
 def test_a_gate_counts_what_came_back_verbatim(finished: Path, copied: Path, said: Said) -> None:
+    error = said("check", finished, "--max-verbatim", "0", "--defense", "dp_sgd")[2]
+    assert error.endswith("nothing was attacked under it. The run has none (no defense).\n")
     code, out, _ = said("check", finished, "--max-verbatim", "0")
     assert (code, out) == (1, "under no defense: 3 examples came back verbatim, above 0\n")
     assert said("check", finished, "--max-verbatim", "3")[0] == 0
@@ -155,7 +158,8 @@ def test_a_gate_asks_for_the_verdict_with_its_smallest_effect(
 ) -> None:
     code, out, _ = said("check", finished, "--smallest", "rouge=.05")
     assert code == 1
-    assert out.startswith("under no defense: not no leak above 0.05 ROUGE-L found, but leaks")
+    assert out.startswith("under no defense: leaks (verbatim)")
+    assert out.endswith("(asked: no leak above 0.05 ROUGE-L)\n")
     run = make_run(
         IMAGES,
         federation={"clients": 8, "rounds": 1, "client_rows": 1},
@@ -180,7 +184,7 @@ def test_a_gate_asks_for_the_verdict_with_its_smallest_effect(
     code, out, _ = said("check", run.root, "--smallest", "psnr=.5")
     where = "under Gaussian noise (std=0.01)"
     assert code == 1
-    assert out.startswith(f"{where}: not no leak above 0.5 dB found, but leaks (better than guess")
+    assert out.startswith(f"{where}: leaks (better than guessing)")
     # Undefended victims are held to it by name, and untested ones never pass.
     assert said("check", run.root, "--smallest", "psnr=1", "--defense", "none")[0] == 1
     unscored = [replace(row, value=None, status="skipped") for row in rows]
@@ -350,7 +354,12 @@ def test_the_attacks_of_a_run_are_compared_on_the_same_examples(
     assert rouge["paired"] == 3
     named = said("diff", finished, "--attack", "embedding_rows", "--attack", "prior_only", "--json")
     assert json.loads(named[1])["changes"] == printed
-    assert "no two attacks of lamp were scored" in said("diff", finished, "--attack", "lamp")[2]
+    assert said("diff", finished, "--attack", "lamp")[2].endswith(
+        "--attack 'lamp': no such attack was scored. Known: embedding_rows, prior_only.\n"
+    )
+    alone = said("diff", finished, "--attack", "prior_only")[2]
+    assert "no two attacks of prior_only were scored" in alone
+    assert alone.endswith("Name another: embedding_rows.\n")
     assert "two runs are given" in said("diff", finished, copied, "--attack", "lamp")[2]
 
 

@@ -44,6 +44,15 @@ def test_an_attack_below_the_blind_guess_is_no_evidence(own: float, word: str) -
     assert ("below_blind" in {reason.kind for reason in verdict.reasons}) == (own < 0.15)
 
 
+def test_a_lead_of_0_everywhere_names_no_number_of_clients() -> None:
+    words = np.random.default_rng(0).uniform(0, 0.4, 10)
+    verdict = judged({"rougeL": (words, np.roll(words, 1), words)}, "text")
+    assert verdict.word == "not decided"
+    kinds = {reason.kind for reason in verdict.reasons}
+    assert "alike" in kinds
+    assert not any("needed" in reason.numbers for reason in verdict.reasons)
+
+
 def test_a_lead_of_just_the_smallest_effect_is_no_leak() -> None:
     base = noisy(200, 12.0)
     lead = 1.0 + 0.05 * (-1.0) ** np.arange(200)

@@ -316,7 +316,7 @@ def test_clients_that_all_score_alike_are_no_narrow_interval() -> None:
     missed = [rows(lambda *_: 0.0), rows(lambda *_: 0.0, control=OTHER_CLIENT)]
     empty = rows(lambda *_: 0.0, attack=PRIOR_ONLY, attack_options="{}")
     verdict = verdict_of(*missed, empty)
-    assert (verdict.word, verdict.reasons[0].kind) == ("not decided", "wide")
+    assert (verdict.word, verdict.reasons[0].kind) == ("not decided", "alike")
     # Ninety are enough for one in twenty, at an error that gains and losses share.
     zero = dict.fromkeys((VictimKey(0, client, 0, 0, -1) for client in range(90)), 0.0)
     many = [

@@ -82,7 +82,8 @@ def test_what_does_not_end_by_itself_stays_with_the_budget(
     spent = time_of(make_run, attack, attack_stage={"time_budget": 100.0, "workers": 1})
     assert (spent.tries, spent.quick) == ({}, 0)
     assert (spent.budgeted, spent.budget) == (count, 100 * count)
-    told = f"other attacks: {count} captures or trainings, at most {most} by the time budget"
+    told = f"{count} captures or trainings, at most {most} by the time budget"
+    assert f"other attacks ({attack['name']}" in spent.text()
     assert told in spent.text()
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from experiments.analysis.evidence import Kind, Reached, Reason, Verdict, Word
+from experiments.analysis.findings import Problem
 from experiments.report.answers import answers, certainty, names, overall
 from experiments.report.costs import cost, costs
 from experiments.report.headline import _clauses
+from experiments.report.page import attackers
 from experiments.report.statements import recovered
 from fedsim.records import STATUSES, AttackKey
 from tests.experiments.report.cases import (
@@ -20,6 +23,7 @@ from tests.experiments.report.cases import (
     clients,
     estimate,
     over,
+    result,
     section,
     utility,
     verdict,
@@ -242,14 +246,40 @@ def test_an_attack_that_fails_without_a_defense_tests_none() -> None:
 def test_a_skipped_attack_is_no_defense_that_holds() -> None:
     (answer,) = answers(section(verdict("leaks"), verdict("not attacked", "gaussian_noise", NOISE)))
     assert answer.statements[1].detail == (
-        "No attack could run (8 jobs skipped): dlg: the client does not send the head (frozen). "
+        "No attack could run (8 jobs skipped): DLG: the client does not send the head (frozen). "
         "Another attack may succeed."
+    )
+    assert next(_clauses(section(verdict("not attacked")))) == (
+        "no defense: no attack could run (DLG refused: the client does not send the head (frozen))"
     )
     some = dict.fromkeys(STATUSES, 0) | {"done": 5, "skipped": 3}
     partly = verdict("no leak found", "gaussian_noise", NOISE, jobs=some)
     assert "3 jobs could not attack." in answers(section(partly))[0].statements[0].detail
     alone = verdict("not attacked", "gaussian_noise", NOISE, jobs=dict.fromkeys(STATUSES, 0))
     assert answers(section(alone))[0].statements[0].detail == "No attack was run."
+
+
+def test_an_attack_that_refused_everything_is_named_with_its_reason() -> None:
+    bare = verdict("leaks")
+    lamp = result(verdict("not attacked"), "psnr", 0.0).model_copy(update={"attack": "lamp"})
+    known = section(bare)
+    both = known.model_copy(update={"results": (*known.results, lamp)})
+    why = "dlg: the client does not send the head (frozen)"
+    assert f"LAMP refused every victim: {why}." in answers(both)[0].statements[0].detail
+    assert next(_clauses(both)).endswith(f"(12 by a blind guess) (LAMP refused: {why})")
+    hidden: Any = SimpleNamespace(withheld=(), granted=(), varied=())
+    chapters: Any = [SimpleNamespace(section=both, threat=hidden)]
+    assert attackers(chapters).endswith("It ran 1 attack: DLG. LAMP could attack nothing.")
+
+
+def test_what_an_attack_notes_stands_with_the_verdict() -> None:
+    noise = verdict("not decided", "gaussian_noise", NOISE)
+    known = section(verdict("leaks"), noise)
+    said = "no rows stand out of the noise; the most frequent words"
+    bare, open_ = known.results
+    noted = open_.model_copy(update={"problems": (Problem(status="done", reason=said, jobs=8),)})
+    (answer,) = answers(known.model_copy(update={"results": (bare, noted)}))
+    assert answer.statements[1].detail.count(f"DLG notes on 8 jobs: {said}.") == 1
 
 
 def reason(kind: Kind, attack: AttackKey | None = None, **given: Any) -> Reason:
@@ -361,6 +391,15 @@ def test_the_costs_at_the_top() -> None:
     assert costs(begun)[0].startswith(
         "accuracy rises from 0.100 to 0.500 over 1 round without a defense; Gaussian noise"
     )
+    idle = utility(verdict("leaks"), {0: 0.5}).model_copy(update={"round": 0})
+    still = findings.model_copy(update={"utility": (idle, *findings.utility)})
+    assert costs(still) == [
+        "accuracy stays at 0.500 over 1 round without a defense; the model is not surely better "
+        "than before, so that no cost can be told"
+    ]
+    assert cost(still, noise) == (
+        "What it costs in accuracy cannot be told: without it the model learned nothing."
+    )
     two = {"none": {0: 0.5, 1: 0.6}, "gaussian_noise": {0: 0.49, 1: 0.65}}
     assert costs(section(verdict("leaks"), noise, seeds=two)) == [
         "Gaussian noise (std=0.01) raises accuracy from 0.550 to 0.570, which may be chance"
@@ -460,5 +499,6 @@ def test_a_terminal_names_what_leaks_before_the_rest() -> None:
     known = section(verdict("leaks"), *held, verdict("labels leak", "prune", PRUNE))
     first, second, *_, last = _clauses(known)
     assert first.startswith("no defense: leaks")
+    assert first.endswith("psnr 20 (12 by a blind guess)")
     assert second.startswith("pruning (fraction=0.9): labels leak")
     assert last == "and 1 more"

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments.report.tables import Number, Table, to_csv, to_latex, to_markdown, write_table
+from experiments.report.tables import (
+    Number,
+    Table,
+    to_csv,
+    to_latex,
+    to_markdown,
+    to_terminal,
+    write_table,
+)
 from experiments.wording.names import differing, duration, natural, show, title
 
 TABLE = Table(
@@ -45,6 +53,14 @@ def test_markdown_escapes_pipes_and_markup() -> None:
         '| dlg &amp; &lt;script&gt;, "x" \\| a\\_b\\*c | 12,345 | 0.33 \\[0.25, 0.50\\] |\n'
         "| \\\\input{x} $1^2$ \\~\\#%\\[k\\]  | 0 | \N{EN DASH} |\n"
     )
+
+
+def test_a_terminal_shows_plain_columns() -> None:
+    known = Table("t", "kl(m || b) <= nats", ("attack", "n"), (("a_b", 12345), ("dlg", None)))
+    assert to_terminal(known) == (
+        "kl(m || b) <= nats\n\nattack       n\na_b     12,345\ndlg          \N{EN DASH}\n"
+    )
+    assert r"~#%[k]\n" in to_terminal(TABLE)
 
 
 def test_latex_is_booktabs_and_escapes_every_special_character() -> None:
