@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from experiments.stages.victims import Victims
 from fedsim import __version__
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import load_tensors, read_record, save_tensors, write_json
+from fedsim.files import copy_files, load_tensors, read_record, save_tensors, write_json
 from fedsim.manifest import check_hashes
 from fedsim.plain_files import check_folder, digest_plain
 from fedsim.records import FRESH_ROW, OTHER_CLIENT, PRIOR_ONLY, JobRecord, ScoreRow
@@ -144,7 +143,7 @@ def _hand_in(folder: Path, manifest: Bundle, cell: SealedCell) -> None:
             sha256=sha256,
         )
         write_json(place / f"{name}.json", record, sync=False)
-    shutil.copytree(cell.sealed / "guesses" / PRIOR_ONLY, cell.folder / "guesses" / PRIOR_ONLY)
+    copy_files(cell.sealed / "guesses" / PRIOR_ONLY, cell.folder / "guesses" / PRIOR_ONLY)
 
 
 def _rows(cell: Cell, manifest: Bundle) -> list[ScoreRow]:

@@ -28,7 +28,7 @@ from fedsim import __version__
 from fedsim.capture import CaptureStore
 from fedsim.data.splits import Split
 from fedsim.errors import ConfigError
-from fedsim.files import read_bytes, read_record, write_bytes, write_json
+from fedsim.files import copy_files, read_bytes, read_record, write_bytes, write_json
 from fedsim.manifest import hashes
 from fedsim.plain_files import check_folder, digest_plain, make_private
 from fedsim.records import MAIN, PRIOR_ONLY
@@ -183,12 +183,12 @@ def _free(donors: tuple[object, ...]) -> bool:
 def _copy_truth(run: Run, cell: Cell, truth: Path) -> Cell:
     """A run folder of its own, without attacks; its cell."""
     make_private(truth)
-    shutil.copy(run.root / "experiment.toml", truth / "experiment.toml")
+    copy_files(run.root / "experiment.toml", truth / "experiment.toml")
     folder = truth / cell.name
-    shutil.copytree(cell.folder / "captures", folder / "captures")
-    shutil.copytree(cell.folder / "truth", folder / "truth")
+    copy_files(cell.folder / "captures", folder / "captures")
+    copy_files(cell.folder / "truth", folder / "truth")
     for name in ("cell.json", "simulation.json"):
-        shutil.copy(cell.folder / name, folder / name)
+        copy_files(cell.folder / name, folder / name)
     return Run.open(truth).cells[0]
 
 

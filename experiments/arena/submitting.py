@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from experiments.arena.records import BUNDLE, LABEL, SUBMISSION, Submission
 from fedsim import __version__
 from fedsim.build import build, explain, options_of
 from fedsim.errors import ConfigError
-from fedsim.files import digest, load_tensors, read_bytes, save_tensors, write_bytes, write_json
+from fedsim.files import copy_files, digest, load_tensors, save_tensors, write_json
 from fedsim.manifest import hashes
 from fedsim.plain_files import digest_plain
 from fedsim.records import JobRecord
@@ -139,18 +140,21 @@ def _write(
     answers: Mapping[str, Tensors],
     **stated: Any,  # noqa: ANN401
 ) -> Submission:
-    """Check every guess, then write them with the bundle's manifest."""
+    """Check every guess, then write them with the bundle's manifest: all of it, or nothing."""
     rules, task = bundle.manifest.rules, bundle.task
     checked = {key: check_answer(key, answer, rules, task) for key, answer in answers.items()}
     try:  # before anything is written
         submission = Submission(fedsim=__version__, bundle=bundle.sha256, files={}, **stated)
     except ValidationError as error:
         raise ConfigError(explain(error, "submit")) from None
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of a command that was stopped
     for key, tensors in checked.items():
-        save_tensors(out / "guesses" / f"{key}.safetensors", tensors)
-    write_bytes(out / BUNDLE, read_bytes(bundle.root / BUNDLE))
-    submission = submission.model_copy(update={"files": hashes(out / "guesses")})
-    write_json(out / SUBMISSION, submission)
+        save_tensors(part / "guesses" / f"{key}.safetensors", tensors)
+    copy_files(bundle.root / BUNDLE, part / BUNDLE)
+    submission = submission.model_copy(update={"files": hashes(part / "guesses")})
+    write_json(part / SUBMISSION, submission)
+    part.rename(out)
     return submission
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedsim.build import suggest
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, StoreError
 from fedsim.files import write_bytes
 from fedsim.visible import say
 
@@ -63,6 +65,10 @@ def new(
         raise ConfigError(f"new {kind!r}: there is no such template. {suggest(kind, KINDS)}")
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name!r}: no name. Write lower-case letters, digits and underscores.")
+    if kind in CLASSES and (keyword.iskeyword(name) or find_spec(name) is not None):
+        raise ConfigError(f"{name!r}: Python has a module or a word of that name. Choose another.")
+    if name in _taken(kind):
+        raise ConfigError(f"{name!r}: fedsim knows one of that name. Choose another.")
     written = {Path(f"{name}.toml"): _text(f"{kind}.toml").replace("NAME", name)}
     if kind in CLASSES:
         written |= {Path(name, path): text for path, text in _package(kind, name).items()}
@@ -70,10 +76,24 @@ def new(
         written |= {Path(name, f"{split}.csv"): _table(split) for split in ("train", "test")}
     if known := [path for path in written if path.exists()]:
         raise ConfigError(f"{known[0]}: exists. Choose another name.")
-    for path, text in written.items():
-        write_bytes(path, text.encode())
+    try:
+        for path, text in written.items():
+            write_bytes(path, text.encode())
+    except StoreError:  # lest the same command finds its own files
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
     install = f"pip install -e {name}, then " if kind in CLASSES else ""
     say(f"{', '.join(map(str, written))} written. Try: {install}fedsim run {name}.toml")
+
+
+def _taken(kind: str) -> Collection[str]:
+    """Names that an installed package may not have."""
+    from experiments.preview import catalog
+
+    known = {"attack": catalog.attacks, "defense": catalog.defenses, "metric": catalog.metrics}
+    look_up = known.get(kind.removeprefix("text_"))
+    return look_up() if look_up else ()
 
 
 def _text(file: str) -> str:

@@ -56,6 +56,17 @@ def install(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder))
 
 
+def test_a_template_is_written_again_where_there_was_no_room(
+    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text("no folder can be made here")
+    assert said("new", "dataset", "mine")[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    (tmp_path / "mine").unlink()
+    assert said("new", "dataset", "mine")[0] == 0
+
+
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_template_is_the_code_of_its_tutorial(kind: str) -> None:
     tutorial = f"own-{kind.removeprefix('text_')}.md"
@@ -69,6 +80,12 @@ def test_bad_names_and_kinds_are_one_line(said: Said, tmp_path: Path) -> None:
         (("atack", "mine"), "Did you mean 'attack'?"),
         (("attack", "../mine"), "no name"),
         (("attack", "Mine"), "no name"),
+        (("attack", "class"), "Python has a module or a word of that name"),
+        (("defense", "numpy"), "Python has a module"),  # which it would hide, once installed
+        (("metric", "json"), "Python has a module"),
+        (("metric", "psnr"), "fedsim knows one of that name"),
+        (("text_attack", "span"), "fedsim knows one of that name"),
+        (("defense", "sign"), "fedsim knows one of that name"),
     ):
         code, _, line = said("new", *words)
         assert (code, line.count("\n"), fault in line) == (2, 1, True)

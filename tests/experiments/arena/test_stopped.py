@@ -1,7 +1,9 @@
-"""A command that is stopped while it seals is given again, and seals."""
+"""A command that is stopped, or has no room, is given again: it seals, and it submits."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,33 @@ def test_sealing_again_after_a_stop(
     assert grade(tmp_path / "guesses", tmp_path / "t" / "truth").n == 6
     code, _, line = said("seal", run.root, tmp_path / "t")
     assert (code, "something was sealed there already" in line) == (2, True)
+
+
+def test_submitting_again_on_a_disk_that_was_full(
+    texts: SealedTrack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    command = ("submit", texts.bundle, tmp_path / "mine", "--attack", "prior_only")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", no_room)
+        code, _, line = said(*command)
+    assert (code, line.count("\n"), "No space left on device" in line) == (2, 1, True), line
+    assert not (tmp_path / "mine").exists()
+    assert said(*command)[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert grade(tmp_path / "mine", texts.truth).n == 6
+
+
+def test_sealing_without_room_names_the_file(
+    texts: SealedTrack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    run = texts.bundle.parent / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", no_room)
+        code, _, line = said("seal", run, tmp_path / "t")
+    assert (code, line.count("\n")) == (2, 1)
+    assert "experiment.toml: cannot be written (No space left on device)" in line
+    assert said("seal", run, tmp_path / "t")[0] == 0
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
