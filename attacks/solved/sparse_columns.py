@@ -58,9 +58,13 @@ class Factors:
         """Inputs ``(rank, input)`` and slopes ``(rank, unit)`` for the columns of ``Q``.
 
         ``[X, 1] = Q^-1 S V^T`` up to one factor for each row, which the last column, the constant
-        input of the bias, determines; ``D^T = U Q`` is rescaled by the same factor.
+        input of the bias, determines; ``D^T = U Q`` is rescaled by the same factor. Columns that
+        are alike share what both explain.
         """
-        mixed = torch.linalg.inv(directions.T) @ (self.values[:, None] * self.right)
+        inverse, singular = torch.linalg.inv_ex(directions.T)
+        if singular:
+            inverse = torch.linalg.pinv(directions.T)
+        mixed = inverse @ (self.values[:, None] * self.right)
         scale = mixed[:, -1:]
         return mixed[:, :-1] / scale, scale * (directions @ self.left.T)
 

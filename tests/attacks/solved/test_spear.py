@@ -362,6 +362,8 @@ def test_factors_come_back_from_their_product() -> None:
     found, observed = factors.unmix(torch.nn.functional.normalize(truth, dim=1))
     torch.testing.assert_close(found, inputs)
     torch.testing.assert_close(observed, cut[:, factors.live])
+    alike = torch.nn.functional.normalize(truth, dim=1)[[0, 1, 2, 2]]
+    assert all(part.isfinite().all() for part in factors.unmix(alike))  # no inverse
     signs = Signs(factors, layer)
     directions = torch.nn.functional.normalize(truth, dim=1)
     assert signs.agreement(directions).tolist() == [1.0] * 4
