@@ -178,7 +178,7 @@ class Answer(Sealed):
     Attributes:
         rows: which private rows stood for those to be protected.
         rounds: which rounds were attacked, such as ``round 1 of 100``.
-        attacks: labels of the attacks.
+        attacks: each with its options as written.
         undefended: without it nothing is shown: an attack has to leak what the targets forbid.
         chosen: place in ``families`` of the affordable one that costs least.
         jobs: attacks on captures that were run.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,6 +40,7 @@ from experiments.stages.attack import attackers
 from experiments.stages.privacy import owned
 from experiments.stages.victims import Victims
 from experiments.wording.defense_names import NO_DEFENSE
+from experiments.wording.names import options
 from fedsim.files import remove_temporaries
 from fedsim.records import PRIOR_ONLY
 
@@ -152,10 +154,11 @@ class Calibration:
             index=place[1],
             value=family.values[place[1]] if family else None,
             word=decision.word,
-            attack=decision.attack,
+            attack=self._named[decision.attack],
             target=decision.target,
             reached=tuple(
-                _reached(target, decision, trial, _nats(cells)) for target in self.targets
+                _reached(target, decision, trial, _nats(cells), self._named)
+                for target in self.targets
             ),
             utility=at_end(cells[0]) if self._to_the_end else {},
             clients=decision.clients,
@@ -226,7 +229,7 @@ class Calibration:
             question=self.question,
             rows=f"{self.experiment.task.dataset}, {self.experiment.task.split}",
             rounds=self._rounds(cells),
-            attacks=tuple(self.attacks),
+            attacks=tuple(self._named[label] for label in self.attacks),
             undefended=undefended,
             families=tuple(families),
             chosen=min(affordable, key=lambda i: _loss(families[i]), default=None),
@@ -245,6 +248,18 @@ class Calibration:
         """Labels of the attacks that rebuild rows."""
         chosen = [entry for entry in entries(self.experiment) if entry.infers == "rows"]
         return [entry.label for entry in chosen if entry.key.attack != PRIOR_ONLY]
+
+    @cached_property
+    def _named(self) -> dict[str, str]:
+        """Of each label, the attack with the options written: ``bayes (steps=300, adaptive)``."""
+        names = {"": ""}
+        for entry in entries(self.experiment):
+            rest = {k: v for k, v in entry.table.items() if k not in ("name", "adaptive")}
+            notes = filter(None, (options(json.dumps(rest)), "adaptive" * entry.adaptive))
+            written = ", ".join(notes)
+            name = entry.key.attack
+            names[entry.label] = f"{name} ({written})" if written else name
+        return names
 
     @cached_property
     def errors(self) -> Errors:
@@ -311,14 +326,16 @@ def _nats(cells: Sequence[Cell]) -> float:
     return max(nats_of, default=math.inf)
 
 
-def _reached(target: Target, decision: Decision, trial: CellTrial, nats: float) -> ReachedTarget:
+def _reached(
+    target: Target, decision: Decision, trial: CellTrial, nats: float, names: Mapping[str, str]
+) -> ReachedTarget:
     """The worst of the attacks by one target, in its own units."""
     bounds = {attack: by_target[target.name] for attack, by_target in decision.bounds.items()}
     worst = max(bounds, key=lambda attack: (bounds[attack].high, bounds[attack].mean))
     blind = trial.blind[target.name].values()
     return ReachedTarget(
         target=target.name,
-        attack=worst,
+        attack=names[worst],
         clients=bounds[worst].clients,
         mean=target.shown(bounds[worst].mean),
         low=target.shown(max(bound.low for bound in bounds.values())),

@@ -129,7 +129,7 @@ def _by_strength(axes: Axes, answer: Answer, target: Target) -> None:
     if len(answer.families) == 1 and answer.families[0].option:
         _name_strengths(axes, answer.families[0])
     else:
-        axes.set_xticks([-1, 0, most - 1], ["none", "weakest", "strongest"])
+        axes.set_xticks([-1, 0, most - 1], ["none", "\nweakest", "strongest"])
     head(axes, "Leakage by strength")
     unit = unit_of(target.name)
     axes.set_ylabel(f"{title(target.name)}{'' if unit == '1' else f' ({unit})'}")
