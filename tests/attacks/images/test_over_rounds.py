@@ -43,7 +43,7 @@ def rounds(
 ) -> tuple[Task, list[Observation]]:
     """A client's gradients on the same batch, each at weights of its own and with noise."""
     task, first = victim(batch, model="mlp", **{"all_rows": True, **facts})
-    found = []
+    observations = []
     for number in range(1, count + 1):
         network = task.build()
         network.initialise(rng(number))  # type: ignore[operator]
@@ -55,24 +55,24 @@ def rounds(
             for name, value in gradient.items()
         }
         key = CaptureKey(round=number, client=0)
-        found.append(replace(first, key=key, sent=state(network), received=received))
-    return task, found
+        observations.append(replace(first, key=key, sent=state(network), received=received))
+    return task, observations
 
 
 def test_surprises_of_rounds_add_up(victim: Victim, pictures: Pictures) -> None:
     task, seen = rounds(victim, pictures(1, 6), 2)
-    guess, losses, own = pictures(1, 6, seed=1), [], []
+    guess, losses, terms = pictures(1, 6, seed=1), [], []
     for observation in seen:
         loss = matching_loss(replay(observation, task, CPU), observation, adaptive=False)
         losses.append(loss)
-        own.append(loss.evidence(guess.inputs, guess.labels, observation.received))
+        terms.append(loss.evidence(guess.inputs, guess.labels, observation.received))
     observed = {
         name: torch.stack([observation.received[name] for observation in seen])
         for name in seen[0].received
     }
     distance, surprise = RoundsLoss(tuple(losses)).evidence(guess.inputs, guess.labels, observed)
-    torch.testing.assert_close(distance, (own[0][0] + own[1][0]) / 2)
-    torch.testing.assert_close(surprise, own[0][1] + own[1][1])
+    torch.testing.assert_close(distance, (terms[0][0] + terms[1][0]) / 2)
+    torch.testing.assert_close(surprise, terms[0][1] + terms[1][1])
 
 
 def attack(
@@ -94,10 +94,10 @@ def test_the_loss_is_the_mean_over_rounds_at_their_own_weights(
     losses = [matching_loss(replay(one, task, CPU), one, adaptive=False) for one in seen]
     stacked = {name: torch.stack([o.received[name] for o in seen]) for name in seen[0].received}
     guess = 1 - batch.inputs
-    found = RoundsLoss(tuple(losses))(guess, batch.labels, stacked)
+    joint = RoundsLoss(tuple(losses))(guess, batch.labels, stacked)
     pairs = zip(losses, seen, strict=True)
     alone = [loss(guess, batch.labels, one.received) for loss, one in pairs]
-    torch.testing.assert_close(found, torch.stack(alone).mean())
+    torch.testing.assert_close(joint, torch.stack(alone).mean())
     assert len({round(float(value), 6) for value in alone}) == 3
 
 
@@ -129,9 +129,9 @@ def test_rows_that_may_differ_are_attacked_round_by_round(
     victim: Victim, pictures: Pictures
 ) -> None:
     task, seen = rounds(victim, pictures(1, 6, size=8), 2, all_rows=None)
-    found = attack(task, seen, steps=4)
-    assert [guess.note for guess in found] == [ALONE, ALONE]
-    for guess, one in zip(found, seen, strict=True):
+    guesses = attack(task, seen, steps=4)
+    assert [guess.note for guess in guesses] == [ALONE, ALONE]
+    for guess, one in zip(guesses, seen, strict=True):
         recovered = Inverting(steps=4).reconstruct([one], task, [rng(one.key.round)], Job())[0]
         assert torch.equal(guess.guess.inputs, recovered.guess.inputs)
     assert [guess.note for guess in attack(task, seen[:1], steps=1)] == [""]
@@ -160,14 +160,14 @@ def test_one_example_has_the_label_of_the_mean_gradient(victim: Victim, pictures
 def test_several_examples_have_the_mean_of_the_counts(victim: Victim, pictures: Pictures) -> None:
     task, seen = rounds(victim, pictures(3, 6, 6, 1, size=8), 3)
     first, second, third = read(task, seen)
-    told = torch.tensor([[1, 6, 6]])
+    granted = torch.tensor([[1, 6, 6]])
     victims = [
-        replace(first, labels=told),
+        replace(first, labels=granted),
         replace(second, labels=torch.tensor([[1, 1, 6]])),
-        replace(third, labels=told),
+        replace(third, labels=granted),
     ]
     assert common_labels(victims, task).tolist() == [[1, 6, 6]]
-    assert joined(victims, told).labels.tolist() == [[1, 6, 6]]
+    assert joined(victims, granted).labels.tolist() == [[1, 6, 6]]
 
 
 def test_granted_labels_are_not_inferred(victim: Victim, pictures: Pictures) -> None:
@@ -177,10 +177,10 @@ def test_granted_labels_are_not_inferred(victim: Victim, pictures: Pictures) -> 
 
 def test_after_the_budget_the_last_guess_stays(victim: Victim, pictures: Pictures) -> None:
     task, seen = rounds(victim, pictures(1, 6, size=8), 3)
-    found = attack(task, seen, Job(deadline=time.monotonic()), steps=50)
-    assert [guess.expired for guess in found] == [True] * 3
-    for guess in found[1:]:
-        assert torch.equal(guess.guess.inputs, found[0].guess.inputs)
+    guesses = attack(task, seen, Job(deadline=time.monotonic()), steps=50)
+    assert [guess.expired for guess in guesses] == [True] * 3
+    for guess in guesses[1:]:
+        assert torch.equal(guess.guess.inputs, guesses[0].guess.inputs)
 
 
 @pytest.mark.slow

@@ -61,10 +61,10 @@ def test_what_is_simulated_is_what_the_client_sends(
 ) -> None:
     task, other = victim(rows[:1], classes=4)
     seen = client(task, other.sent, rows[:size], *tables, protocol=protocol)
-    own = described(task, seen, size)
-    simulated = SimulatedUpdates(own, rows[:30], rng())
+    description = described(task, seen, size)
+    simulated = SimulatedUpdates(description, rows[:30], rng())
     assert (simulated.linear is not None or simulated.finished is not None) == kept
-    expected = own.coordinates.flatten(observed_gradient(seen)).float()
+    expected = description.coordinates.flatten(observed_gradient(seen)).float()
     (features,) = simulated(torch.arange(size)[None], rng())
     scale = float(expected.abs().max())
     near = (features - expected).abs() < 1e-3 * scale
@@ -76,11 +76,11 @@ def test_what_is_kept_is_what_would_be_computed_anew(
     victim: Victim, rows: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, seen = victim(rows[:2], classes=4, defense=({**SIGN, "stage": "sample"},))
-    own = described(task, seen, 2)
+    description = described(task, seen, 2)
     groups = torch.tensor([[4, 9], [0, 3]])
-    updates = SimulatedUpdates(own, rows[:20], rng())
+    updates = SimulatedUpdates(description, rows[:20], rng())
     monkeypatch.setattr(simulated_updates, "MEMORY", 0)
-    anew = SimulatedUpdates(own, rows[:20], rng())
+    anew = SimulatedUpdates(description, rows[:20], rng())
     assert updates.linear is not None
     assert anew.linear is None
     torch.testing.assert_close(updates(groups, rng()), anew(groups, rng()))
@@ -93,8 +93,8 @@ def test_noise_is_drawn_anew_with_the_declared_variance(
     noise = {"name": "gaussian_noise", "std": 0.2, "stage": stage}
     task, seen = victim(rows[:2], classes=4, defense=(noise,))
     count = sum(value.numel() for value in seen.received.values())
-    own = described(task, seen, 2, torch.arange(count) // 2)
-    simulated, draw = SimulatedUpdates(own, rows[:20], rng()), rng()
+    description = described(task, seen, 2, torch.arange(count) // 2)
+    simulated, draw = SimulatedUpdates(description, rows[:20], rng()), rng()
     group = torch.tensor([[4, 9]])
     first, second = simulated(group, draw), simulated(group, draw)
     # Two coordinates a bin, and the difference of two draws.
@@ -127,13 +127,15 @@ def test_what_is_simulated_is_the_mean_of_what_a_cohorts_clients_send(
     }
     known = parts[0].knowledge.model_copy(update={"num_examples": 6, "cohort": 3})
     seen = replace(parts[0], received=mean, knowledge=known)
-    own = described(task, seen, 6)
-    expected = own.coordinates.flatten(observed_gradient(seen)).float()
-    (found,) = SimulatedUpdates(own, rows[:30], rng())(torch.arange(6)[None], rng())
-    near = (found - expected).abs() < 2e-3 * float(expected.abs().max())
+    description = described(task, seen, 6)
+    expected = description.coordinates.flatten(observed_gradient(seen)).float()
+    (update,) = SimulatedUpdates(description, rows[:30], rng())(torch.arange(6)[None], rng())
+    near = (update - expected).abs() < 2e-3 * float(expected.abs().max())
     assert float(near.float().mean()) > 0.99
     if not tables:
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-3 * float(expected.abs().max()))
+        torch.testing.assert_close(
+            update, expected, rtol=0, atol=1e-3 * float(expected.abs().max())
+        )
 
 
 def training(
@@ -168,11 +170,14 @@ def test_noise_is_that_of_all_steps_and_clients(
 
 def test_an_example_of_a_small_step_counts_more(victim: Victim, rows: Batch) -> None:
     task, seen = training(victim, rows[:3], batch_size=2, local_steps=2)
-    own = described(task, seen, 3, defended=False)
-    simulated = SimulatedUpdates(own, rows[:20], rng())
+    description = described(task, seen, 3, defended=False)
+    simulated = SimulatedUpdates(description, rows[:20], rng())
     assert simulated.linear is not None
     network = task.model(seen.sent)
-    steps = [own.coordinates.flatten(task.gradient(network, rows[part])) for part in ([4, 9], [7])]
+    steps = [
+        description.coordinates.flatten(task.gradient(network, rows[part]))
+        for part in ([4, 9], [7])
+    ]
     features = simulated(torch.tensor([[4, 9, 7]]), rng())
     torch.testing.assert_close(features[0], (steps[0] + steps[1]) / 2, rtol=1e-3, atol=1e-5)
 
@@ -238,10 +243,10 @@ def test_tokens_are_read_as_they_were_written() -> None:
     costs = output.costs(logits[None], truths[None])
     assert costs.diagonal(dim1=1, dim2=2).max() < 1e-6
     assert costs[0, 0, 1] > 10
-    found = output.read(logits, None)
-    assert found.mask is not None
-    assert found.mask.tolist() == [[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]]
-    assert found.inputs.tolist() == [[7, 3, 9, 3, 0], [9, 7, 0, 0, 0]]
+    guess = output.read(logits, None)
+    assert guess.mask is not None
+    assert guess.mask.tolist() == [[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]]
+    assert guess.inputs.tolist() == [[7, 3, 9, 3, 0], [9, 7, 0, 0, 0]]
     granted = output.read(logits, (1, 3))
     assert granted.mask is not None
     assert granted.mask.sum(1).tolist() == [3, 1]
@@ -312,7 +317,7 @@ def test_several_images_come_back_in_any_order(victim: Victim, rows: Batch) -> N
 
 def inverters(run: Run, guesses: Path) -> list[dict[str, bytes]]:
     """The prepared files of each round, by name."""
-    found: list[dict[str, bytes]] = []
+    files: list[dict[str, bytes]] = []
     table = {"name": "lti", "width": 8, "epochs": 1, "mirror": False}
     captures = run.cells[0].folder / "captures"
     for number in (1, 2):
@@ -320,8 +325,8 @@ def inverters(run: Run, guesses: Path) -> list[dict[str, bytes]]:
         records = [r for s in specs if s.keys[0].round == number for r in run_job(s)]
         assert {record.status for record in records} == {"done"}
         folder = guesses / str(number) / "prepared"
-        found.append({path.name: path.read_bytes() for path in folder.glob("*.safetensors")})
-    return found
+        files.append({path.name: path.read_bytes() for path in folder.glob("*.safetensors")})
+    return files
 
 
 def test_an_inverter_belongs_to_weights_and_not_to_victims(make_run: Make, tmp_path: Path) -> None:
@@ -344,10 +349,10 @@ def test_training_goes_on_where_it_was_cut_off(
     attack, public = LTI(width=16, epochs=4, patience=4, updates=16, adaptive=False), rows[:60]
     whole = attack.prepare(seen, task, owning(public), 0)
     monkeypatch.setattr(inverter_training, "CHECKPOINTED", 0.0)
-    kept: list[Tensors] = []
+    saved: list[Tensors] = []
 
     def keep(tensors: Tensors) -> None:
-        kept.append({name: value.clone() for name, value in tensors.items()})
+        saved.append({name: value.clone() for name, value in tensors.items()})
 
     def stop(epoch: int, loss: float, text: str) -> None:
         if epoch == 3:
@@ -355,9 +360,9 @@ def test_training_goes_on_where_it_was_cut_off(
 
     with pytest.raises(KeyboardInterrupt):
         attack.prepare(seen, task, owning(public, keep=keep, report=stop), 0)
-    assert len(kept) == 3
+    assert len(saved) == 3
     epochs: list[int] = []
-    job = owning(public, resume=kept.pop, report=lambda epoch, *_: epochs.append(epoch))
+    job = owning(public, resume=saved.pop, report=lambda epoch, *_: epochs.append(epoch))
     resumed = attack.prepare(seen, task, job, 0)
     assert epochs == [3, 4]
     assert whole.keys() == resumed.keys()

@@ -33,8 +33,8 @@ HALF: dict[str, object] = {"name": "prune", "fraction": 0.5, "keep": "random"}
 ADAMW = {"protocol": "fedavg", "optimizer": "adamw", "learning_rate": 5e-5, "local_steps": 1}
 
 
-def listed(found: GradientPursuit) -> list[list[int]]:
-    return [line.tolist() for line in found.lines]
+def listed(pursuit: GradientPursuit) -> list[list[int]]:
+    return [line.tolist() for line in pursuit.lines]
 
 
 @pytest.mark.parametrize(
@@ -86,27 +86,30 @@ def test_the_first_step_of_adam_is_decoded(gpt2: Victim) -> None:
 
 def test_a_seed_gives_the_same_guess(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([5], FROZEN, NOISE)
-    one, two = (
+    first, second = (
         Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], Job())[0]
         for _ in range(2)
     )
-    assert torch.equal(one.guess.inputs, two.guess.inputs)
+    assert torch.equal(first.guess.inputs, second.guess.inputs)
 
 
 def test_the_update_makes_the_private_words_likelier(gpt2: Victim) -> None:
     seen, truth = gpt2.capture([5], FROZEN)
     network = gpt2.task.model(seen.sent)
     update = {name: value.float() for name, value in seen.update().items()}
-    told = DirectionalShift.of(network, update, 32)
+    shift = DirectionalShift.of(network, update, 32)
     line = truth.inputs[0]
-    (found,) = told.along([line])
+    (shifted,) = shift.along([line])
     (plain,) = DirectionalShift.of(network, {}, 32).along([line])
     places = range(len(line) - 1)
     ranks = [
-        [int((table[p] > table[p, line[p + 1]]).sum()) for p in places] for table in (found, plain)
+        [int((table[p] > table[p, line[p + 1]]).sum()) for p in places]
+        for table in (shifted, plain)
     ]
     assert sum(ranks[0]) < sum(ranks[1]) / 2
-    torch.testing.assert_close(found[2:3], told.next_tokens(line[None, :3]), atol=0.05, rtol=0.01)
+    torch.testing.assert_close(
+        shifted[2:3], shift.next_tokens(line[None, :3]), atol=0.05, rtol=0.01
+    )
 
 
 def test_the_statistic_of_a_true_input_is_what_noise_predicts() -> None:
@@ -163,19 +166,19 @@ def test_prefixes_of_sentences_are_told_from_those_that_change_over(
     assert isinstance(task, TextTask)
     signs = defense == SIGNS
     match = GradientMatcher.of(seen, task, torch.device("cpu"), signs=signs)
-    one, other = lines(truth)
-    mixed = [one[:6] + other[6:], other[:6] + one[6:]]
-    fit = PrefixFit(match, seen, 2 * task.max_length, one[-1], task.max_length)
+    first, second = lines(truth)
+    mixed = [first[:6] + second[6:], second[:6] + first[6:]]
+    fit = PrefixFit(match, seen, 2 * task.max_length, first[-1], task.max_length)
     assert fit.tells
     assert fit.chosen(2) == []  # as after none was worth keeping
-    fit.add([*mixed, one, other])
-    found = fit.chosen(2)
-    assert Counter(line.ids for line in found) == Counter([tuple(one), tuple(other)])
-    assert all(set(map(len, line.open)) <= {*range(len(line.ids))} for line in found)
-    halves = PrefixFit(match, seen, 2 * task.max_length, one[-1], task.max_length)
+    fit.add([*mixed, first, second])
+    chosen = fit.chosen(2)
+    assert Counter(line.ids for line in chosen) == Counter([tuple(first), tuple(second)])
+    assert all(set(map(len, line.open)) <= {*range(len(line.ids))} for line in chosen)
+    halves = PrefixFit(match, seen, 2 * task.max_length, first[-1], task.max_length)
     halves.add(mixed)  # the sentences themselves are missing: their beginnings are found
     starts = [line.ids for line in halves.chosen(2)]
-    assert all(tuple(own[:4]) in {ids[:4] for ids in starts} for own in (one, other))
+    assert all(tuple(own[:4]) in {ids[:4] for ids in starts} for own in (first, second))
 
 
 def test_non_negative_least_squares() -> None:
@@ -184,11 +187,11 @@ def test_non_negative_least_squares() -> None:
     true = torch.tensor([0, 2.0] * 6)
     goal = parts.T @ (parts @ true)
     torch.testing.assert_close(non_negative(parts.T @ parts, goal), true, atol=1e-3, rtol=0)
-    found = non_negative(parts.T @ parts, parts.T @ (parts @ (true - 0.5)))
-    slope = parts.T @ (parts @ (found - true + 0.5))
-    assert float(found.min()) == 0  # the conditions of Karush, Kuhn and Tucker
+    weights = non_negative(parts.T @ parts, parts.T @ (parts @ (true - 0.5)))
+    slope = parts.T @ (parts @ (weights - true + 0.5))
+    assert float(weights.min()) == 0  # the conditions of Karush, Kuhn and Tucker
     assert float(slope.min()) > -1e-2
-    assert float((slope * found).abs().max()) < 1e-2
+    assert float((slope * weights).abs().max()) < 1e-2
     nothing = torch.zeros(3)
     assert torch.equal(non_negative(torch.zeros(3, 3), nothing), nothing)
 
@@ -217,13 +220,13 @@ def test_words_told_of_longer_prefixes_are_those_of_a_fresh_start(gpt2: Victim) 
     seen, truth = gpt2.capture([5], FROZEN)
     network = gpt2.task.model(seen.sent)
     update = {name: value.float() for name, value in seen.update().items()}
-    told, fresh = (DirectionalShift.of(network, update, 32) for _ in range(2))
+    shift, fresh = (DirectionalShift.of(network, update, 32) for _ in range(2))
     prefixes = truth.inputs[:, :3].repeat(2, 1)
     prefixes[1, 2] += 1
-    told.next_tokens(prefixes)
+    shift.next_tokens(prefixes)
     longer = torch.cat([prefixes[[1, 0, 1]], torch.tensor([[7], [8], [9]])], 1)
     expected = fresh.next_tokens(longer)
-    torch.testing.assert_close(told.next_tokens(longer), expected, atol=0.05, rtol=0.01)
+    torch.testing.assert_close(shift.next_tokens(longer), expected, atol=0.05, rtol=0.01)
 
 
 def test_a_network_without_a_cache_is_asked_anew() -> None:

@@ -399,16 +399,16 @@ def test_a_lone_client_decides_nothing_by_its_mean() -> None:
 
 def test_a_client_under_eight_seeds_is_one_client() -> None:
     def seeds(part: Iterable[ScoreRow]) -> list[ScoreRow]:
-        kept = [one for one in part if one.client == 0]
+        lone = [one for one in part if one.client == 0]
         return [
             replace(one, cell=f"c{seed % 2}", seed=seed, value=(one.value or 0) + seed / 100)
             for seed in range(8)
-            for one in kept
+            for one in lone
         ]
 
     section = section_of(seeds(rows(strong)), seeds(other()), seeds(prior()))
-    (found,) = section.evidence.verdicts
-    assert (found.word, found.clients, section.clients) == ("not decided", 1, 1)
+    (verdict,) = section.evidence.verdicts
+    assert (verdict.word, verdict.clients, section.clients) == ("not decided", 1, 1)
 
 
 def test_other_rows_are_other_victims() -> None:
@@ -442,20 +442,20 @@ def test_a_null_attack_leaks_at_most_at_the_nominal_rate() -> None:
     rule = VerdictRule(psnr=1e-9)
     rng, calls = np.random.default_rng(7), 0
     for _ in range(200):
-        found = [simulated(rng, 5, PRIOR_ONLY, "none")]
-        found += [
+        nulls = [simulated(rng, 5, PRIOR_ONLY, "none")]
+        nulls += [
             simulated(rng, 5, name, control)
             for name in ("a", "b", "c")
             for control in ("none", OTHER_CLIENT)
         ]
-        calls += judge(PLACE, NO_ROWS, {"psnr": found}, "image", rule=rule).word == "leaks"
+        calls += judge(PLACE, NO_ROWS, {"psnr": nulls}, "image", rule=rule).word == "leaks"
     assert calls <= 12
 
 
 def test_the_portfolio_is_chosen_on_other_clients() -> None:
     def one(name: str, values: list[float]) -> Scored:
-        found = {VictimKey(0, client, 0, 0, -1): value for client, value in enumerate(values)}
-        return Scored(PLACE, attacker(name), "none", found)
+        scores = {VictimKey(0, client, 0, 0, -1): value for client, value in enumerate(values)}
+        return Scored(PLACE, attacker(name), "none", scores)
 
     # Each attack is best on one client; chosen elsewhere, neither is seen at its best.
     lucky, unlucky = one("a", [1.0, 0.0, 0.5]), one("b", [0.0, 1.0, 0.4])
@@ -553,20 +553,20 @@ def test_pairs_are_of_the_same_victims_alone() -> None:
         return {VictimKey(0, i, 1, 0, row): x for i, (row, x) in enumerate(values.items())}
 
     one, two = by_row({5: 1.0, 6: 2.0, 7: 3.0}), by_row({5: 0.5, 99: 0.0, 7: 1.0})
-    found = difference(one, two)
-    assert found is not None
-    assert (found.n, found.mean) == (2, 1.25)
+    gap = difference(one, two)
+    assert gap is not None
+    assert (gap.n, gap.mean) == (2, 1.25)
     assert difference(one, {}) is None
 
 
 def test_probes_and_skipped_jobs_are_no_victims() -> None:
-    kept = list(rows(strong))
+    base = list(rows(strong))
     extra = [
         *rows(lambda *_: 1.0, probe="member"),
         *(replace(row, value=None) for row in rows(strong, seed=9)),
     ]
-    (found,) = scored(score_frame(kept + extra, {"c0": ""}), "rougeL")
-    assert len(found.values) == CLIENTS * ROUNDS
+    (attack,) = scored(score_frame(base + extra, {"c0": ""}), "rougeL")
+    assert len(attack.values) == CLIENTS * ROUNDS
 
 
 def test_certificates_are_counted_with_what_is_exact() -> None:
@@ -579,6 +579,6 @@ def test_certificates_are_counted_with_what_is_exact() -> None:
         [exact(0.0, True, 0, control=OTHER_CLIENT), exact(0.0, True, 5, probe="member")],
         [exact(1.0, None, 0, attack="tag")],
     )
-    (found,) = section.evidence.certified
-    assert (found.attacker.attack, found.certified, found.exact) == ("dlg", 3, 2)
-    assert found.low < 2 / 3 < found.high
+    (hits,) = section.evidence.certified
+    assert (hits.attacker.attack, hits.certified, hits.exact) == ("dlg", 3, 2)
+    assert hits.low < 2 / 3 < hits.high

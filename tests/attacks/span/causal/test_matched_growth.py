@@ -50,14 +50,14 @@ def test_evened_directions_are_those_of_the_update() -> None:
     left, right = (torch.linalg.qr(torch.randn(n, 4, generator=rng)).Q for n in (8, 6))
     sizes = torch.tensor([100.0, 50.0, 25.0, 1e-4])
     update = {"a": left * sizes @ right.T, "b": torch.ones(3), "c": torch.zeros(2, 2)}
-    found = Whitening.of(update, 0.3)(update)
-    assert not found["b"].any()
-    assert not found["c"].any()
-    strengths = torch.linalg.svdvals(found["a"])
-    assert float(found["a"].norm()) == pytest.approx(48**0.5, rel=1e-5)
+    whitened = Whitening.of(update, 0.3)(update)
+    assert not whitened["b"].any()
+    assert not whitened["c"].any()
+    strengths = torch.linalg.svdvals(whitened["a"])
+    assert float(whitened["a"].norm()) == pytest.approx(48**0.5, rel=1e-5)
     assert float(strengths[0] / strengths[2]) < 2.5  # before: 4
     assert float(strengths[3]) < 1e-4
-    assert torch.allclose(found["a"] @ right[:, 3], torch.zeros(8), atol=1e-3)
+    assert torch.allclose(whitened["a"] @ right[:, 3], torch.zeros(8), atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(4, 30), (30, 4)])
@@ -65,17 +65,19 @@ def test_what_is_left_is_the_evened_rest_and_orthogonal_to_what_was_found(
     shape: tuple[int, int],
 ) -> None:
     rng = torch.Generator().manual_seed(0)
-    found = [{"a": torch.randn(shape, generator=rng)} for _ in range(2)]
-    update = {"a": 3 * found[0]["a"] - 2 * found[1]["a"] + torch.randn(shape, generator=rng)}
+    gradients = [{"a": torch.randn(shape, generator=rng)} for _ in range(2)]
+    update = {
+        "a": 3 * gradients[0]["a"] - 2 * gradients[1]["a"] + torch.randn(shape, generator=rng)
+    }
     evening = Whitening.of(update, 0.3)
-    left = evening.without({**evening(update), "b": torch.ones(2)}, found)
-    assert torch.equal(left["b"], torch.ones(2))
-    for one in found:
-        cosine = torch.cosine_similarity(left["a"].flatten(), one["a"].flatten(), 0)
+    residual = evening.without({**evening(update), "b": torch.ones(2)}, gradients)
+    assert torch.equal(residual["b"], torch.ones(2))
+    for one in gradients:
+        cosine = torch.cosine_similarity(residual["a"].flatten(), one["a"].flatten(), 0)
         assert float(cosine) == pytest.approx(0, abs=1e-4)
-    rest = {"a": update["a"] + 7 * found[0]["a"] - found[1]["a"]}
-    same = evening.without(evening(rest), found)
-    assert torch.allclose(same["a"], left["a"], atol=1e-3)
+    rest = {"a": update["a"] + 7 * gradients[0]["a"] - gradients[1]["a"]}
+    same = evening.without(evening(rest), gradients)
+    assert torch.allclose(same["a"], residual["a"], atol=1e-3)
 
 
 def test_a_sentence_that_pays_is_better_than_any_other() -> None:
@@ -110,9 +112,9 @@ def test_a_step_of_adamw_tells_sentences() -> None:
     exact = 0
     for row in range(6):
         seen, truth = victim.capture([row], **STEP)
-        found = run(victim, replace(seen, knowledge=known))
-        if sentences(found.guess) == sentences(truth):
-            assert found.confidence == ("consistent",)
+        guess = run(victim, replace(seen, knowledge=known))
+        if sentences(guess.guess) == sentences(truth):
+            assert guess.confidence == ("consistent",)
             exact += 1
     assert exact >= 3
 
@@ -189,6 +191,6 @@ def test_steps_of_adamw_on_all_weights_tell_and_prove_each_sentence(model: str) 
     seen, truth = victim.capture([1, 2], **{**STEP, **steps})
     granted: dict[str, Any] = {"training": FederationConfig().training, "defense": ()}
     known = Knowledge(optimizer="adamw", num_examples=2, train_mode=False, **steps, **granted)
-    found = run(victim, replace(seen, knowledge=known))
-    assert sentences(found.guess) == sentences(truth)
-    assert found.confidence == ("certified", "certified")
+    guess = run(victim, replace(seen, knowledge=known))
+    assert sentences(guess.guess) == sentences(truth)
+    assert guess.confidence == ("certified", "certified")

@@ -51,9 +51,9 @@ def test_a_sentence_and_its_class(
 
 def test_words_and_class_of_signs(bert: Victim) -> None:
     guess, truth = decoded(bert, [17], SIGNS)
-    words, own = (set(lines(batch)[0][1:-1]) for batch in (guess, truth))
+    words, private = (set(lines(batch)[0][1:-1]) for batch in (guess, truth))
     # None of 18 random words of a vocabulary of 2000 would be among them.
-    assert len(words & own) >= 4
+    assert len(words & private) >= 4
     assert guess.labels.tolist() == truth.labels.tolist()
 
 
@@ -61,8 +61,8 @@ def test_words_and_class_of_signs(bert: Victim) -> None:
 def test_as_many_sentences_as_the_batch_has(bert: Victim) -> None:
     guess, truth = decoded(bert, [3, 4])
     assert len(guess) == 2
-    words, own = ({w for line in lines(batch) for w in line} for batch in (guess, truth))
-    assert len(words & own) >= 10
+    words, private = ({w for line in lines(batch) for w in line} for batch in (guess, truth))
+    assert len(words & private) >= 10
 
 
 def joint_words(bert: Victim, rows: list[int]) -> tuple[JointWords, list[torch.Tensor]]:
@@ -160,10 +160,10 @@ def test_where_noise_hides_all_the_guess_is_the_prior(bert: Victim) -> None:
         knowledge = Knowledge(num_examples=1, auxiliary=True)
         seen = replace(seen, knowledge=knowledge)
         model = AttackedModel.of(seen, task)
-        found = LikelihoodSearch(model, torch.Generator().manual_seed(0), job, rows=True).run()
-        assert found is not None
-        assert ("the most frequent words" in (found.note or "")) == hidden
-        same = torch.equal(found.guess.inputs, prior_guess(seen, task, job).inputs)
+        guess = LikelihoodSearch(model, torch.Generator().manual_seed(0), job, rows=True).run()
+        assert guess is not None
+        assert ("the most frequent words" in (guess.note or "")) == hidden
+        same = torch.equal(guess.guess.inputs, prior_guess(seen, task, job).inputs)
         assert same == hidden
 
 
