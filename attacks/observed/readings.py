@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -98,15 +99,47 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
     return Reading(value, torch.where(unknown, -bound, value), torch.where(unknown, bound, value))
 
 
-def coarseness(update: Tensors) -> str:
-    """What a client did to its update that hides digits, as the values show; empty if nothing."""
-    readings = [read(value) for value in update.values()]
-    if any(reading.step for reading in readings):
+def on_grid(update: Tensors) -> bool:
+    """Whether most entries were rounded to a grid; single tensors may look like it by chance."""
+    return _most(update, [bool(read(value).step) for value in update.values()])
+
+
+def coarseness(update: Tensors, optimizer: str | None = None) -> str:
+    """What a client did to its update that hides digits, as the values show; empty if nothing.
+
+    Args:
+        update: as received.
+        optimizer: as for ``read``.
+    """
+    if optimizer in MULTIPLES and _most(update, [_of_one_size(value) for value in update.values()]):
+        return (
+            "the entries of the update are of one size, as signs and the first step of Adam and "
+            "its like have them, which is no multiple of a gradient: pass optimizer=adam where the "
+            "clients use it"
+        )
+    if on_grid(update):
         return "the update was rounded to a grid, as int8 does, which hides a proof"
-    cut = [not reading.complete and bool(reading.upper.isfinite().all()) for reading in readings]
-    if any(cut):
+    if _most(update, [_largest_alone(value) for value in update.values()]):
         return "only the largest entries of the update were sent, which hides a proof"
     return ""
+
+
+def _most(update: Tensors, shown: Sequence[bool]) -> bool:
+    """Whether tensors with most of the entries show it."""
+    sizes = [value.numel() for value in update.values()]
+    return 2 * sum(n for n, yes in zip(sizes, shown, strict=True) if yes) > sum(sizes)
+
+
+def _of_one_size(value: Tensor) -> bool:
+    """Whether most entries that are not 0 are as large as the largest."""
+    sizes = value[value != 0].abs()
+    near = sizes >= (1 - CUTS.one_size) * sizes.max() if len(sizes) > 1 else sizes > 0
+    return len(sizes) > 1 and float(near.double().mean()) > CUTS.sharing_it
+
+
+def _largest_alone(value: Tensor) -> bool:
+    reading = read(value)
+    return not reading.complete and not reading.signs and bool(reading.upper.isfinite().all())
 
 
 def _step(sizes: Tensor, least: float, largest: float) -> float:

@@ -17,6 +17,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.observed.assumed_steps import STEPS, with_steps
 from attacks.observed.readings import coarseness
 from attacks.observed.smoothed_labels import smoothing_note
+from attacks.observed.token_types import types_note
 from attacks.proofs.two_classes import UNSETTLED, has_two_classes, negated, sign_behind
 from attacks.proofs.verdict import coarse_note
 from fedsim.capture import CaptureKey, CaptureStore, Observation
@@ -128,7 +129,9 @@ def best_reading(
         return best
     causes = [best.note, _one_step(reply, task, best)]
     if best.confidence is not None:
-        causes += [coarse_note(reply.seen), coarseness(reply.seen.update())]
+        optimizer = reply.seen.knowledge.optimizer
+        causes += [coarse_note(reply.seen), coarseness(reply.seen.update(), optimizer)]
+        causes += [types_note(reply.seen)] if task.modality == "text" else []
         causes.append(_smoothing(reply, task, best))
     note = "; ".join(filter(None, (*causes, reply.doubt)))
     return replace(best, exhausted=exhausted, note=note)

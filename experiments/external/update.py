@@ -11,7 +11,7 @@ from torch import nn
 
 from attacks.observed import output_rows
 from attacks.observed.input_range import likely_range, range_evidence
-from attacks.observed.readings import read
+from attacks.observed.readings import on_grid
 from attacks.observed.running_statistics import facts_shown
 from attacks.observed.weight_decay import loss_penalty, without_decay
 from attacks.scheduling.readings import OpenReply
@@ -260,9 +260,9 @@ def _absent(unsent: Sequence[str], silent: Sequence[str], reply: Tensors) -> str
 
 def _as_weights(sent: Tensors, reply: Tensors, kind: Kind) -> tuple[Tensors, Kind]:
     """Differences as the weights behind them, whose rounding they hold, unless it was coarser."""
-    floats = [value for value in reply.values() if value.is_floating_point()]
-    coarse = any(value.itemsize < torch.float32.itemsize or read(value).step for value in floats)
-    if kind not in ("difference", "pseudo-gradient") or coarse:
+    floats = {name: value for name, value in reply.items() if value.is_floating_point()}
+    coarse = any(value.itemsize < torch.float32.itemsize for value in floats.values())
+    if kind not in ("difference", "pseudo-gradient") or coarse or on_grid(floats):
         return reply, kind
     weights = {
         name: torch.from_numpy(weights_behind(sent[name].numpy(), value.numpy(), kind))

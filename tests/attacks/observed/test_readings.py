@@ -8,9 +8,12 @@ from torch import Tensor
 
 from attacks.observed.distortion import read_distortion
 from attacks.observed.labels import Head
-from attacks.observed.readings import read
+from attacks.observed.readings import coarseness, read
+from attacks.observed.token_types import types_note
 from attacks.proofs.consistency import EntryBounds, bounds_of
 from benchmarks.treatments import int8
+from fedsim.capture import CaptureKey, Observation
+from fedsim.knowledge import Knowledge
 
 
 def drawn(seed: int = 0, rows: int = 16, columns: int = 32) -> Tensor:
@@ -112,3 +115,27 @@ def test_what_pruning_left_of_an_update() -> None:
     assert torch.equal(seen.sent, seen.values != 0)
     signs = {name: value.sign() for name, value in true.items()}
     assert read_distortion(signs, signs, 1.0, HEAD).signs
+
+
+def test_what_single_tensors_look_like_is_not_said_of_an_update() -> None:
+    rng = torch.Generator().manual_seed(0)
+    whole = {"weight": torch.randn(64, 64, generator=rng)}
+    few = torch.randn(12, 12, generator=rng)
+    grid, ones = (4 * few).round(), few.sign()
+    largest = few * (few.abs() > 1)
+    for odd in (grid, ones, largest):
+        assert coarseness(whole | {"few": odd}) == ""
+    assert "rounded to a grid" in coarseness({"few": grid, "bias": whole["weight"][0]})
+    assert "of one size" in coarseness({"few": ones, "bias": whole["weight"][0]})
+    assert coarseness({"few": ones}, "adam") == ""
+    assert "only the largest entries" in coarseness({"few": largest})
+
+
+def test_token_types_of_pairs_are_said() -> None:
+    name = "bert.embeddings.token_type_embeddings.weight"
+    rows = torch.tensor([[0.3, -0.2], [0.1, 0.4]])
+    for second, said in ((1.0, True), (1e-4, False), (0.0, False)):
+        received = {name: rows * torch.tensor([[1.0], [second]])}
+        key = CaptureKey(round=1, client=0)
+        seen = Observation(key, {name: torch.zeros(2, 2)}, received, "gradient", Knowledge())
+        assert ("tokens have the type 1 as well" in types_note(seen)) == said

@@ -183,3 +183,18 @@ def test_an_activation_called_as_a_function_is_a_layer() -> None:
     assert (guess.labels, guess.certified) == ((2,), (True,))
     assert guess.images is not None
     assert float((guess.images - image).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("told", [{}, {"optimizer": "sgd"}])
+@pytest.mark.parametrize(
+    "make",
+    [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad],
+)
+def test_steps_of_one_size_are_said_to_be_of_another_optimizer(
+    make: Any, told: dict[str, Any]
+) -> None:
+    update = plainly(1, lambda parameters: make(parameters, RATE), lr=RATE, local_steps=1, **told)
+    guess = fedsim.attack(replace(update, claimed_examples=1), "closed_form", quiet=True)
+    assert "of one size" in guess.note
+    assert "pass optimizer=adam where the clients use it" in guess.note
+    assert not guess.certified[0]
