@@ -7,7 +7,7 @@ import torch
 
 from attacks.base import Job
 from attacks.proofs.gradient_match import GradientMatcher
-from attacks.span.causal.likelihood_growth import LikelihoodGrowth
+from attacks.span.causal.likelihood_growth import LikelihoodGrowth, _Beam
 from attacks.span.causal.samples import sampled
 from attacks.span.causal.text_covariance import TextCovariance, white_noise
 from attacks.span.causal.tree import Tree
@@ -45,6 +45,28 @@ def test_likelihoods_are_those_of_the_whole_gradient(gpt2: Victim) -> None:
         )
         linear = shift.logs(ids)[1][0, :-1].gather(1, ids[0, 1:, None]).sum()
         assert float(linear) == pytest.approx(inner, rel=0.02)
+
+
+def test_next_words_are_weighed_by_what_the_prefix_leaves(gpt2: Victim) -> None:
+    growth, line = grown(gpt2, 5)
+    ranks = []
+    for size in range(4, 12):
+        ids, word = torch.tensor([line[:size]]), line[size]
+        text, linear = growth.shift.next_logs(ids)
+        begun = growth.match.gradient(ids[0])
+        longer = growth.match.gradient(torch.tensor(line[: size + 1]))
+        overlap = sum(
+            float((growth.rest(n, longer[n] * size - value) * growth.rest(n, value)).sum())
+            for n, value in ((name, (size - 1) * value) for name, value in begun.items())
+        )
+        rest = growth._residual(ids[0]).next_logs(ids)[1][0, word]
+        assert float(linear[0, word] - rest) == pytest.approx(growth.scale * overlap, rel=0.05)
+        beam = _Beam(ids, *torch.zeros(3, 1))
+        plain = text + growth.scale * linear - growth.scale**2 * growth.norms[1] / 2
+        promised = text + growth._promise(beam, linear)
+        ranks.append([int((gain > gain[:, word]).sum()) for gain in (plain, promised)])
+    before, after = torch.tensor(ranks).float().log1p().mean(0)
+    assert after < before - 0.1
 
 
 def test_the_scale_of_texts_in_noise_is_measured() -> None:
