@@ -13,7 +13,13 @@ from experiments.commands.parameters import Json
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 
-_STAGES = (("summary.json", "reported"), ("scores.parquet", "scored"), ("jobs.sqlite", "attacked"))
+_STAGES = (
+    ("summary.json", "reported"),
+    ("scores.parquet", "scored"),
+    ("*/guesses/*/*.json", "attacked"),
+    ("*/simulation.json", "simulated"),
+)
+"""What there is of a run that has come so far, though perhaps not in every cell or job."""
 
 
 def ls(
@@ -36,7 +42,7 @@ def ls(
 
 def _row(run: Path) -> dict[str, Any]:
     files = [path.lstat() for path in run.rglob("*") if not path.is_dir()]
-    state = next((word for name, word in _STAGES if (run / name).exists()), "planned")
+    state = next((word for files, word in _STAGES if any(run.glob(files))), "planned")
     return {
         "run": str(run),
         "state": state,

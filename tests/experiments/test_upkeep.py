@@ -25,7 +25,7 @@ from experiments.stages.rows import read_rows, write_rows
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 from fedsim.records import OTHER_CLIENT, ScoreRow
-from tests.apps.cases import IMAGES, Make, files_of
+from tests.apps.cases import IMAGES, TEXT, Make, files_of, simulate
 from tests.apps.mistakes import BASE
 from tests.experiments.conftest import Said
 
@@ -44,6 +44,15 @@ def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
     frames = fedsim.load(finished)
     assert set(frames.scores.attack) == {"embedding_rows", "prior_only"}
     assert set(frames.utility["round"]) == {0, 1}
+
+
+def test_a_run_is_as_far_as_its_files(make_run: Make, said: Said) -> None:
+    run = make_run(TEXT, federation={"rounds": 1}, defenses=[{"name": "none"}, {"name": "sign"}])
+    assert "planned" in said("ls", run.root)[1]
+    simulate(run)  # which opens the ledger
+    assert "simulated" in said("ls", run.root)[1]
+    execute(run, ("attack",), quiet=True)
+    assert "attacked" in said("ls", run.root)[1]
 
 
 def test_the_table_of_a_run_is_the_reports(finished: Path, copied: Path) -> None:
