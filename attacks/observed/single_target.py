@@ -21,6 +21,8 @@ _TRIED = 4
 """Classes with the lowest, and as many with the highest, slopes that are tried."""
 _STEPS = 10
 """Of Newton's method; a loss that is linear in its targets takes one."""
+_FIXED = "not differentiable with respect to argument"
+"""What torch says of the target of a loss that takes sides and no numbers."""
 _EXPLAINED = 0.1
 """Part of the slopes left unexplained from which the sign alone tells the class, as under noise;
 at half or twice as much the classes of no test change."""
@@ -115,12 +117,22 @@ def single_target(
         return output_slopes(task.loss, network, head.layer, outputs, batch)[0]
 
     if task.spec.target == "numbers":
-        return _solved(slopes, bias, outputs, task)
+        try:
+            return _solved(slopes, bias, outputs, task)
+        except RuntimeError as error:
+            if _FIXED not in str(error):
+                raise
+        ones = torch.ones(1, task.spec.targets).to(bias)  # labels of -1 and 1, as of margins
+        return min((_fitted(slopes(s * ones), bias, s * ones) for s in (-1, 1)), key=_error)
     tried = [_fitted(slopes(target), bias, target) for target in _candidates(bias, task)]
     best = min(tried, key=lambda fit: fit.error)
     if best.error > _EXPLAINED and task.spec.target == "class" and len(bias) > 1:
         return SingleTarget(torch.tensor([infer_label(gradient, head)]), 1.0, best.error)
     return best
+
+
+def _error(fit: SingleTarget) -> float:
+    return fit.error
 
 
 def _candidates(bias: Tensor, task: Task) -> list[Tensor]:

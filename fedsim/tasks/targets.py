@@ -272,5 +272,7 @@ def _balanced(*slopes: Tensor) -> bool:
 
 
 def _memberships(absent: Tensor, present: Tensor) -> bool:
+    """Whether 0 and 1 are the two sides; labels of -1 and 1 leave nothing to learn at 0."""
     slack = _EQUAL * (absent.abs() + present.abs()).max()
-    return bool((absent >= -slack).all() and (present <= slack).all())
+    sides = (absent >= -slack).all() and (present <= slack).all()
+    return bool(sides and absent.max() > slack and present.min() < -slack)

@@ -100,6 +100,22 @@ def test_a_wrong_learning_rate_is_a_factor(lr: float | None) -> None:
     assert ("times that" in solved(victim).note) == (lr in (0.05, 0.2))
 
 
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda m, b: F.soft_margin_loss(m(b.inputs)[:, 0], b.labels),
+        lambda m, b: F.relu(1 - b.labels * m(b.inputs)[:, 0]).mean(),
+    ],
+    ids=["soft margin", "hinge"],
+)
+def test_labels_of_minus_1_and_1_are_no_classes_of_0_and_1(side: float, loss: Any) -> None:
+    guess = solved(victim_of(network(1), loss, [side]))
+    assert guess.labels == ()
+    assert guess.targets.flatten().tolist() == pytest.approx([side], abs=1e-3)
+    assert "times -1" not in guess.note
+
+
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("loss", [bce, bce_columns, probability])
 def test_one_output_tells_two_classes(label: int, loss: Any) -> None:
