@@ -25,6 +25,8 @@ from experiments.wording.defense_names import compact
 from fedsim.errors import ConfigError
 from fedsim.files import read_json, read_record
 
+UNTOLD = "cannot be told"
+"""Outcome of a cost where the model without a defense is not surely better than before training."""
 _DEPTH = 4
 """Of ``fedsim calibrate``, unless another is asked for."""
 
@@ -97,13 +99,15 @@ def _search_rows(family: FamilyAnswer, answer: Answer) -> list[Row]:
     setting = {"search": f"{family.title}, bisection"}
     tried = (answer.undefended, *family.tried)
     rows = _line(setting, family, family.at_weakest, bracket(family), tried)
-    if family.costs and family.costs[0].is_measurable:
-        cost = family.costs[0]
-        lost = cost.lost
+    for cost in family.costs[:1]:
+        lost, measure = cost.lost, f"share of {cost.measure} lost"
+        if not cost.is_measurable:
+            rows.append(Row(setting=setting, measure=measure, n=lost.n, outcome=UNTOLD))
+            continue
         rows.append(
             Row(
                 setting=setting,
-                measure=f"share of {cost.measure} lost",
+                measure=measure,
                 n=lost.n,
                 mean=lost.mean,
                 low=lost.low,

@@ -88,7 +88,7 @@ class Tried(Data):
         clients: attacked with at least one attack.
         available: that could have been attacked.
         jobs: attacks on captures that were run.
-        reason: why it is open although all bounds are below the targets; else empty.
+        reason: why it is open, as by faults or too few clients; else empty.
     """
 
     name: str

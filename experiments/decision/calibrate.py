@@ -30,8 +30,9 @@ from experiments.decision.bench import Bench
 from experiments.decision.cost import at_end, at_start, by_seed, check_measured, costs
 from experiments.decision.families import SearchedFamily
 from experiments.decision.search import Decision, Errors, bisect, decide, strengths_tried
-from experiments.decision.targets import Target, check_clients, check_task
+from experiments.decision.targets import Target, check_clients, check_task, clients_needed
 from experiments.decision.trial import CellTrial
+from experiments.decision.wording import blind_floor
 from experiments.plan.cells import Cell, chain_tables
 from experiments.plan.config import ExperimentConfig, Plan
 from experiments.plan.entries import entries
@@ -43,6 +44,7 @@ from experiments.wording.defense_names import NO_DEFENSE
 from experiments.wording.names import options
 from fedsim.files import remove_temporaries
 from fedsim.records import PRIOR_ONLY
+from fedsim.visible import say
 
 Place: TypeAlias = tuple[int, int]
 """Number of a family and of a strength."""
@@ -164,11 +166,33 @@ class Calibration:
             clients=decision.clients,
             available=len(clients),
             jobs=bench.jobs(cells),
-            reason=decision.reason,
+            reason=decision.reason or self._ran_out(decision),
         )
         self._tried[place] = tried
         bench.say(tried)
+        if place == NONE:
+            self._warn(tried)
         return tried
+
+    def _ran_out(self, decision: Decision) -> str:
+        """Why it is open where the clients ran out; else empty."""
+        if decision.word != "open":
+            return ""
+        target = next(target for target in self.targets if target.name == decision.target)
+        mean = decision.bounds[decision.attack][decision.target].mean
+        ran_out = f"all {decision.clients} clients were attacked"
+        if mean >= target.passes:
+            return ran_out
+        needed = clients_needed(target, mean, self.errors.holds)
+        return f"{ran_out}, and at this mean it takes about {needed:,}"
+
+    def _warn(self, undefended: Tried) -> None:
+        """Say before anything is searched which target so few clients cannot show."""
+        for target, reached in zip(self.targets, undefended.reached, strict=True):
+            if reached.blind is not None and (
+                floor := blind_floor(target, reached.blind, undefended.available, self.errors.holds)
+            ):
+                say(floor, error=True)
 
     def _leaks_alone(self, trial: CellTrial, attack: str) -> bool:
         group, errors = self.question.group, self.errors

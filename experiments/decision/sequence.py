@@ -54,7 +54,8 @@ def _most(values: Floats, means: Floats) -> Floats:
     """For each mean, the largest capital so far of the bet that the truth is below it."""
     gains = (means[:, None] - values) / (1 - means[:, None])
     capital = np.zeros_like(gains)
-    for bet, share in BETS:
-        capital += share * np.cumprod(1 + bet * gains, axis=1)
+    with np.errstate(over="ignore"):  # of thousands of clients it may be infinite, which is enough
+        for bet, share in BETS:
+            capital += share * np.cumprod(1 + bet * gains, axis=1)
     most: Floats = capital.max(axis=1)
     return most

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from experiments.analysis.comparison import MOST_CLIENTS
 from experiments.analysis.findings import UTILITY
 from experiments.bounds.information import CERTAIN, most
 from experiments.decision.sequence import upper
@@ -186,6 +188,24 @@ def _target(name: str, value: float) -> Target:
     return target
 
 
+def clients_needed(target: Target, score: float, error: float) -> int:
+    """Fewest clients that show a target where each has this score, or ``MOST_CLIENTS`` if more.
+
+    Args:
+        target: what is to be held.
+        score: of each client, rescaled; below ``target.passes``.
+        error: of an upper bound.
+    """
+
+    def shows(clients: int) -> bool:
+        return upper([score] * clients, error) < target.passes
+
+    most = 1
+    while most < MOST_CLIENTS and not shows(most):
+        most *= 2
+    return min(bisect_left(range(most // 2, most), True, key=shows) + most // 2, MOST_CLIENTS)
+
+
 def check_clients(targets: Sequence[Target], error: float, clients: int) -> None:
     """Refuse targets that so few clients can never show, even if none leaks anything.
 
@@ -198,9 +218,7 @@ def check_clients(targets: Sequence[Target], error: float, clients: int) -> None
         ConfigError: with the number that it takes.
     """
     for target in targets:
-        needed = 1
-        while upper([0.0] * needed, error) > target.passes:
-            needed += 1
+        needed = clients_needed(target, 0.0, error)
         if needed > clients:
             raise ConfigError(
                 f"--hold {target.text()}: {clients} clients cannot show it; if nothing leaks, it "

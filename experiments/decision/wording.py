@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from experiments.decision.answer import Answer, Cost, FamilyAnswer, ReachedTarget, Tried
-from experiments.decision.targets import RARE, SHARES, Target, parse_targets, unit_of
+from experiments.decision.search import Errors, strengths_tried
+from experiments.decision.targets import (
+    RARE,
+    SHARES,
+    Target,
+    clients_needed,
+    parse_targets,
+    unit_of,
+)
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.defense_names import compact
 from experiments.wording.names import show, title
@@ -141,14 +149,15 @@ def notes(answer: Answer) -> Iterator[str]:
             "Without a defense the model is not surely better than before training, so that no "
             "cost can be told: train it longer."
         )
+    strengths = strengths_tried(len(family.values) for family in answer.families)
+    error = Errors.shared(answer.question.error, strengths, 1, 1).holds
     yield f"Attacked was {answer.rounds}, by {', '.join(answer.attacks)}."
     for reached in answer.undefended.reached:
         target = next(t for t in parse_targets(answer.question.hold) if t.name == reached.target)
-        if reached.blind is not None and target.scaled(reached.blind) >= target.passes:
-            yield (
-                f"A guess that sees no update reaches {measured(reached.target, reached.blind)} "
-                f"of {reached.target} itself, so that no defense can hold {target.text()}."
-            )
+        if reached.blind is not None and (
+            floor := blind_floor(target, reached.blind, answer.undefended.available, error)
+        ):
+            yield floor
     every = (answer.undefended, *(trial for family in answer.families for trial in family.tried))
     for name, reached in ((trial.name, reached) for trial in every for reached in trial.reached):
         if reached.contradictory:
@@ -174,6 +183,31 @@ def notes(answer: Answer) -> Iterator[str]:
         f"The rows ({answer.rows}) are taken as public. Were they private, the search would have "
         "to be charged to epsilon: it chose by what it read of them, without noise, so that the "
         "epsilon of the chosen defense would not be that of the choice."
+    )
+
+
+def blind_floor(target: Target, blind: float, clients: int, error: float) -> str:
+    """That no defense, or not so few clients, can hold what a blind guess reaches; else empty.
+
+    Args:
+        target: what is to be held.
+        blind: mean of the guess that sees no update, in units of the target.
+        clients: that can be attacked.
+        error: of an upper bound.
+    """
+    reaches = f"reaches {measured(target.name, blind)} of {target.name}"
+    if target.scaled(blind) >= target.passes:
+        return (
+            f"A guess that sees no update {reaches} itself, so that no defense can hold "
+            f"{target.text()}."
+        )
+    needed = clients_needed(target, target.scaled(blind), error)
+    if needed <= clients:
+        return ""
+    return (
+        f"A guess that sees no update {reaches}. At that {target.text()} takes about {needed:,} "
+        f"clients to show, and there are {clients}: add clients, as a simulation may have more "
+        "than the federation that it stands for, or hold a greater value."
     )
 
 

@@ -18,6 +18,9 @@ MOST = 3
 """The costs of up to so many defenses of a setting are named at the top of the page."""
 
 
+NOT_LEARNED = "without a defense the model is not surely better than before training"
+
+
 def cost(section: TaskFindings, verdict: Verdict) -> str:
     """What the defense does to utility, in a sentence; empty where there is nothing to compare."""
     name = title(section.utility_name or "")
@@ -30,9 +33,7 @@ def cost(section: TaskFindings, verdict: Verdict) -> str:
     if not math.isfinite(change.value):
         return f"The training diverged.{spent}"
     if not has_learned(section, verdict.setting):
-        return (
-            f"What it costs in {name} cannot be told: without it the model learned nothing.{spent}"
-        )
+        return f"What it costs in {name} cannot be told: {NOT_LEARNED}.{spent}"
     if change.low is None or change.high is None:
         said = f"The {name} changes by {_signed(change)} in one training."
     elif change.low <= 0 <= change.high:
@@ -69,7 +70,7 @@ def costs(section: TaskFindings) -> list[str]:
         tested = [verdict for verdict in here if verdict.defense != "none" and verdict.victims]
         moves = _moves(section, bare, tested)
         if moves and not has_learned(section, setting):
-            moves = ["the model is not surely better than before, so that no cost can be told"]
+            moves = [f"no cost can be told: {NOT_LEARNED}"]
         clauses = [_training(section, bare) if bare else "", *moves]
         said = "; ".join(filter(None, clauses))
         if said:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from textwrap import shorten
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Result, TaskFindings
@@ -86,7 +87,7 @@ def brief_reason(result: Result, status: str = "skipped") -> str:
     most = max(known, key=lambda problem: problem.jobs).reason
     said = re.sub(rf"^{re.escape(result.attack)}[\w-]*: ", "", most)
     said = re.split(r"[;.]\s" if status == "skipped" else r"\.\s", said, maxsplit=1)[0]
-    return said.rstrip(".")[:_LENGTH]
+    return shorten(said.rstrip("."), _LENGTH, placeholder=" ...")
 
 
 def refused_wholly(section: TaskFindings, verdict: Verdict) -> str:

@@ -8,10 +8,11 @@ import pytest
 from attacks.span.span import Span
 from experiments.decision import calibrate
 from experiments.decision.answer import ReachedTarget
-from experiments.decision.search import Errors, Score, _bounds
+from experiments.decision.search import Errors, Score, _bounds, decide
 from experiments.decision.sequence import lower, upper
-from experiments.decision.targets import Target
+from experiments.decision.targets import Target, clients_needed
 from experiments.decision.trial import CellTrial, Guessed, _came_back, _score
+from experiments.decision.wording import blind_floor
 from experiments.plan.entries import Entry
 from fedsim.federation import FederationConfig
 from fedsim.records import AttackKey, ScoreRow
@@ -109,6 +110,36 @@ def test_an_attack_that_measures_the_noise_need_not_be_told_of_it(
     trial._ran["span"] = [True] * 4
     assert trial.faults() == fault
     assert trial.controls == ["span"]
+
+
+def test_what_so_few_clients_cannot_show_is_said_with_their_number() -> None:
+    target, error = Target("rouge1", 0.45), 0.01
+    needed = clients_needed(target, 0.23, error)
+    assert upper([0.23] * needed, error) < target.passes <= upper([0.23] * (needed - 1), error)
+    said = blind_floor(target, 0.23, 10, error)
+    assert "reaches 0.23 of rouge1" in said
+    assert f"takes about {needed} clients to show, and there are 10" in said
+    assert blind_floor(target, 0.23, needed, error) == ""
+    assert blind_floor(target, 0.45, 500, error).endswith("no defense can hold rouge1=0.45.")
+
+
+def test_a_search_that_runs_out_of_clients_says_so() -> None:
+    target, errors = Target("rouge1", 0.45), Errors(0.01, 0.01)
+    search: Any = SimpleNamespace(targets=(target,), errors=errors)
+    trial: Any = SimpleNamespace(
+        attack=lambda attacks, clients: {
+            attack: {"rouge1": [Score(0.24, 0.24) for _ in clients]} for attack in attacks
+        },
+        faults=lambda: "",
+    )
+
+    def reason(clients: int) -> str:
+        decision = decide(trial, ["span"], (target,), range(clients), errors, 4)
+        return calibrate.Calibration._ran_out(search, decision)
+
+    needed = clients_needed(target, 0.24, 0.01)
+    assert reason(8) == f"all 8 clients were attacked, and at this mean it takes about {needed}"
+    assert reason(needed) == ""
 
 
 def test_a_refused_client_supports_no_upper_bound() -> None:

@@ -394,11 +394,12 @@ def test_the_costs_at_the_top() -> None:
     idle = utility(verdict("leaks"), {0: 0.5}).model_copy(update={"round": 0})
     still = findings.model_copy(update={"utility": (idle, *findings.utility)})
     assert costs(still) == [
-        "accuracy stays at 0.500 over 1 round without a defense; the model is not surely better "
-        "than before, so that no cost can be told"
+        "accuracy stays at 0.500 over 1 round without a defense; no cost can be told: without a "
+        "defense the model is not surely better than before training"
     ]
     assert cost(still, noise) == (
-        "What it costs in accuracy cannot be told: without it the model learned nothing."
+        "What it costs in accuracy cannot be told: without a defense the model is not surely "
+        "better than before training."
     )
     two = {"none": {0: 0.5, 1: 0.6}, "gaussian_noise": {0: 0.49, 1: 0.65}}
     assert costs(section(verdict("leaks"), noise, seeds=two)) == [

@@ -352,7 +352,7 @@ def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
         "The server was told which classes occur among the client's examples",
         "Out of scope Malicious servers",
         "freezing embeddings (position=true)",
-        "3 clients are too few for an interval of a mean.",
+        "3 clients are too few for an interval of a mean, but of scores that all hit or miss.",
         "LAMP (adaptive)",
         f"9 skipped: {FROZEN}",
         "1 unfinished",
