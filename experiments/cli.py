@@ -61,7 +61,7 @@ def fedsim(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Simulate federated learning with an eavesdropping server.
+    """Simulate federated learning with an honest-but-curious server.
 
     Attack the updates that it captured, and report how much private data they leaked.
     """
