@@ -37,10 +37,9 @@ class ObservedCuts:
     grid_error: float = 0.01  # largest distance of an entry from a grid, in steps
     # Steps from zero to the largest entry of a grid, below which it is one.
     most_steps: float = 1024.0
-    # Share by which an entry is as large as the largest, and share of the entries that are: of a
-    # step of Adam, RMSprop and Adagrad 1, of AdamW's with silent units .65, of a gradient .001.
-    # Half and double of the first, and half of the second, judge alike; twice it misses AdamW.
-    one_size: float = 0.01
+    one_size: float = 0.01  # share by which an entry is as large as the largest
+    # Half of the next judges alike; twice it misses AdamW.
+    # Share of a step's entries of one size: Adam 1, AdamW with silent units .65, a gradient .001.
     sharing_it: float = 0.5
     fewest_on_grid: int = 64  # entries of a tensor that are not zero, below which no grid shows
     float_sums: float = 1e-6  # error of a client's own float32 sums, as a share of a tensor's rms

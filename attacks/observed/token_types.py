@@ -7,7 +7,8 @@ from fedsim.capture import Observation
 _TABLES = ("token_type_embeddings.weight", "segment_embeddings.weight")
 _MOVED = 0.01
 """Part of the largest row's entry from which a row has a token: weight decay alone moves 2e-4 of a
-step of AdamW, a sentence of a pair about as much as the other. Half and double judge alike."""
+step of AdamW, a sentence of a pair about as much as the other. By these, half and double judge
+alike; neither was run."""
 
 
 def types_note(observation: Observation) -> str:

@@ -22,9 +22,8 @@ _CAUTION = 0.35  # share of the fitted scale at which words are weighed
 _PREFIXES = 32  # kept
 _LINES = 64  # of which their gradients choose these
 _TOKENS = 32  # tried behind each prefix
-# Factor on the mean squared norm of a word's gradient where the residual proposes it: of ten true
-# words, most of them lost before, 3, 3 and 6 rank in the first ten at factors of .5, 1 and 2.
-_HEAVY = 2.0
+# Of ten true words, most of them lost before, 3, 3 and 6 rank in the first ten at .5, 1 and 2.
+_HEAVY = 2.0  # factor on the mean squared norm of a word's gradient that the residual proposes
 _ENDED = 8  # prefixes of each length that are tried as sentences
 _RIVALS = 8  # words tried at each place of a sentence
 _STALE = 4  # further lengths without a likelier sentence

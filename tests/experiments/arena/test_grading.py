@@ -226,16 +226,28 @@ def test_texts_against_the_rules_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "seconds"), [("", 1), ("x" * 81, 1), ("\x1b[31m", 1), ("a", "nan"), ("a", "inf")]
+    ("name", "seconds", "said_of_it"),
+    [
+        ("", 1, "submit."),
+        ("x" * 81, 1, "submit."),
+        ("\x1b[31m", 1, "submit."),
+        ("a", "nan", "'--cpu-seconds': nan is no finite number"),
+        ("a", "inf", "'--cpu-seconds': inf is no finite number"),
+    ],
 )
 def test_names_and_costs_are_held_to_their_form(
-    name: str, seconds: object, images: SealedTrack, tmp_path: Path, refused: Refused
+    name: str,
+    seconds: object,
+    said_of_it: str,
+    images: SealedTrack,
+    tmp_path: Path,
+    refused: Refused,
 ) -> None:
     path = tmp_path / "guesses.safetensors"
     save_tensors(path, pictures())
     out = tmp_path / "out"
     stated = ("--name", name, "--cpu-seconds", seconds)
-    assert "submit." in refused("submit", images.bundle, out, "--guesses", path, *stated)
+    assert said_of_it in refused("submit", images.bundle, out, "--guesses", path, *stated)
     assert not out.exists()
 
 
