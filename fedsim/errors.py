@@ -48,6 +48,6 @@ def message_of(error: BaseException) -> str:
     """The error's message: one line of at most 500 characters that can be written anywhere."""
     try:
         text = str(error)
-    except Exception as second:  # it is the error of a plug-in
+    except BaseException as second:  # it is the error of a plug-in
         text = f"its message cannot be printed: {type(second).__name__}"
     return " ".join(text.split())[:500].encode(errors="replace").decode()

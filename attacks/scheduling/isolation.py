@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import os
 import select
@@ -24,7 +25,7 @@ from fedsim.build import installed
 from fedsim.capture import CaptureStore
 from fedsim.defenses import DEFENSES
 from fedsim.errors import FedsimError, StoreError
-from fedsim.files import read_record
+from fedsim.files import read_record, write_bytes
 from fedsim.named_code import is_named
 from fedsim.records import JobRecord
 from fedsim.tasks import is_held
@@ -109,10 +110,25 @@ def run_apart(spec: JobSpec, report: Report = silent) -> list[JobRecord]:
     if code is None:
         return give_up(spec, "timeout", spec.demand.killed, spec.demand.budget + spec.demand.grace)
     if fault and code == os.EX_IOERR:
+        if _takes_files(spec, fault):
+            raise ProcessDied("the attack broke its process (it cannot write files any more)")
         raise StoreError(fault)
     if fault and code == os.EX_SOFTWARE:
         raise ProcessDied(f"the attack broke its process ({fault})")
     raise ProcessDied(f"the attack ended its process ({_ending(code)})")
+
+
+def _takes_files(spec: JobSpec, fault: str) -> bool:
+    """Whether it was the job alone that could not write, having lowered its limits, for example."""
+    if any(os.strerror(full) in fault for full in (errno.ENOSPC, errno.EDQUOT)):
+        return False  # it may still take a smaller file
+    path = spec.record_path(spec.keys[0]).with_suffix(".probe")
+    try:
+        write_bytes(path, b"", sync=False)
+        path.unlink()
+    except (StoreError, OSError):
+        return False
+    return True
 
 
 def stop() -> None:

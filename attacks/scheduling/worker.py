@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import sys
 import time
@@ -61,7 +62,10 @@ def run_job(spec: JobSpec, report: Report = silent) -> list[JobRecord]:
     on_gpu, name = device.type == "cuda", device_name(device)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
+    process = os.getpid()
     outcomes, seconds = _seeded_attack(spec, device, report)
+    if os.getpid() != process:  # the attack has forked, and this copy would write as well
+        os._exit(os.EX_SOFTWARE)
     peak = torch.cuda.max_memory_allocated(device) if on_gpu else _resident()
     each = seconds / len(spec.keys)
     records = [write_outcome(spec, key, outcomes[key], each, peak, name) for key in spec.keys]

@@ -10,6 +10,7 @@ import json
 import locale
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -36,6 +37,15 @@ class Unprintable(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no")
+
+    __repr__ = __str__
+
+
+class Unspeakable(Exception):
+    """Asks to exit where it is printed."""
+
+    def __str__(self) -> str:
+        raise SystemExit(0)
 
     __repr__ = __str__
 
@@ -98,6 +108,17 @@ def _fork_and_die() -> None:
             os._exit(0)
         time.sleep(600)
     os._exit(4)
+
+
+def _return_from_a_fork() -> None:
+    if copy := os.fork():
+        os.waitpid(copy, 0)
+        os._exit(4)
+
+
+def _lower_limits() -> None:
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
+        resource.setrlimit(limit, (0, 0))
 
 
 def _set_alarm() -> None:
@@ -194,6 +215,7 @@ ACTS: dict[str, Callable[[], object]] = {
     "beyond": lambda: _raise(Beyond("all")),
     "interrupt": lambda: _raise(KeyboardInterrupt()),
     "unprintable": lambda: _raise(Unprintable()),
+    "unspeakable": lambda: _raise(Unspeakable()),
     "surrogate": lambda: _raise(ValueError("bad \udc80 word")),
     "recursion": _recurse,
     "broken-json": _break_json,
@@ -204,6 +226,8 @@ ACTS: dict[str, Callable[[], object]] = {
     "alarm": _set_alarm,
     "parent": _kill_parent,
     "fork": _fork_and_die,
+    "copy": _return_from_a_fork,
+    "limits": _lower_limits,
     "hang": _ignore_and_hang,
     "patched-builtins": _patch_builtins,
     "signals": _handle_signals,

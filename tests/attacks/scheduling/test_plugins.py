@@ -63,6 +63,7 @@ OUTCOMES = {
     "beyond": ("failed", r"Beyond: all \(fake_hostile\.py:\d+\)"),
     "interrupt": ("failed", BROKE.format("KeyboardInterrupt: ")),
     "unprintable": ("failed", r"Unprintable: its message cannot be printed: RuntimeError .*"),
+    "unspeakable": ("failed", r"Unspeakable: its message cannot be printed: SystemExit .*"),
     "surrogate": ("failed", r"ValueError: bad \? word \(fake_hostile\.py:\d+\)"),
     "recursion": ("failed", r"RecursionError: maximum recursion depth exceeded .*"),
     "patched-builtins": ("failed", BROKE.format("TypeError: str expected, not str")),
@@ -73,6 +74,8 @@ OUTCOMES = {
     "alarm": ("failed", DIED.format("signal 14, Alarm clock")),
     "parent": ("failed", r"the attack ended all processes around it, start 3"),
     "fork": ("failed", DIED.format("exit code 4")),
+    "copy": ("failed", DIED.format("exit code 4")),
+    "limits": ("failed", BROKE.format("it cannot write files any more")),
     "hang": (
         "timeout",
         r"unfinished: the clock ended it, which killed it after 1 s budget and 0\.5 s grace",
