@@ -15,9 +15,11 @@ from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedsim.errors import ConfigError, Terminated, message_of
+from fedsim.errors import ConfigError, FedsimError, Terminated, message_of
 
 T = TypeVar("T")
+_OWN = {"attacks", "clients", "experiments", "fedsim", "server"}
+"""Packages of this project, whose classes are known to change nothing as they are built."""
 LATER = {"later": True}
 """Metadata of an option that came after results had been published. Labels and seeds derive from
 all options, so that one more would change them: at its default it is left out."""
@@ -163,10 +165,28 @@ def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str)
     for key in options:
         if key not in fields:
             raise ConfigError(f"{where}.{key}: {name} has no such option. {suggest(key, fields)}")
+    text = json.dumps(options, default=str)
     try:
-        return TypeAdapter(cls).validate_json(json.dumps(options, default=str), strict=True)
+        if cls.__module__.partition(".")[0] in _OWN:
+            return TypeAdapter(cls).validate_json(text, strict=True)
+        return _build_foreign(cls, text, where, name)
     except ValidationError as error:
         raise ConfigError(explain(error, where)) from None
+
+
+def _build_foreign(cls: type[T], text: str, where: str, name: str) -> T:
+    """An object of a class of others, which changes no setting of this process as it is built."""
+    from fedsim.settings import unchanged
+
+    try:
+        with unchanged():
+            return TypeAdapter(cls).validate_json(text, strict=True)
+    except (KeyboardInterrupt, Terminated, ValidationError, FedsimError):
+        raise
+    except BaseException as error:  # as in ``_load``
+        raise ConfigError(
+            f"{where}: {name} cannot be built ({type(error).__name__}: {message_of(error)})."
+        ) from None
 
 
 def options_of(part: object) -> dict[str, Any]:

@@ -13,13 +13,24 @@ from typing import Any
 
 import torch
 
-_PLACES: tuple[Any, ...] = (
+_MODULES = (
     torch,
-    torch.Tensor,
     torch.autograd,
     torch.linalg,
-    torch.nn.Module,
+    torch.nn,
     torch.nn.functional,
+    torch.nn.init,
+    torch.optim,
+)
+_PLACES: tuple[Any, ...] = (
+    *_MODULES,
+    torch.Tensor,
+    *{
+        value
+        for module in (torch.nn, torch.optim)
+        for value in vars(module).values()
+        if isinstance(value, type)
+    },
 )
 """Where the functions lie that attacks and tasks call, and that a library may replace."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
@@ -50,7 +61,8 @@ def _restore(place: Any, names: dict[str, Any]) -> None:  # noqa: ANN401
             setattr(place, name, value)
     if isinstance(place, type):  # an added method hides one that is inherited
         for name in now.keys() - names.keys():
-            delattr(place, name)
+            if callable(now[name]) or not name.startswith("__"):  # Python adds __annotations__
+                delattr(place, name)
 
 
 def _device() -> torch.device:
@@ -81,6 +93,11 @@ def _set_backends(flags: tuple[bool, ...]) -> None:
     cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
     cudnn.enabled, cudnn.benchmark, cudnn.deterministic = flags[:3]
     cudnn.allow_tf32, products.allow_tf32 = flags[3:]
+
+
+def _flushes() -> bool:
+    """Whether this thread takes the smallest numbers for 0."""
+    return sys.float_info.min / 2 == 0.0
 
 
 def _folder() -> str:
@@ -130,6 +147,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (torch.get_num_threads, torch.set_num_threads),
     (_order, _set_order),
     (_backends, _set_backends),
+    (_flushes, torch.set_flush_denormal),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (_folder, _set_folder),
     (_mask, os.umask),

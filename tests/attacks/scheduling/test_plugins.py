@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
+from fedsim.build import build
 from fedsim.capture import CaptureStore
 from fedsim.errors import ConfigError
 from fedsim.records import JobRecord
@@ -259,17 +261,77 @@ def test_which_jobs_run_apart(
     assert apart == ["foreign", "third start", "task", "model", "defense"]
 
 
+HARM = """
+import os
+from dataclasses import dataclass
+import torch
+from torch.nn import functional as F
+from attacks.base import Attack
+
+def harm():
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    torch.set_flush_denormal(True)
+    os.chdir("/")
+    F.cross_entropy = torch.nn.Conv2d.forward = torch.nn.init.zeros_ = lambda *_, **__: None
+    torch.optim.Adam.step = torch.nn.Linear.__call__ = torch.optim.SGD = lambda *_, **__: None
+
+@dataclass(frozen=True)
+class Bad(Attack):
+    act: str = "harm"
+    def __post_init__(self):
+        if self.act == "harm":
+            harm()
+        if self.act == "exit":
+            raise SystemExit(0)
+        if self.act == "error":
+            raise RuntimeError("no")
+"""
+"""A module that harms the process which imports it or builds its attack."""
+
+
+@pytest.mark.parametrize("when", ["import", "build"])
+def test_a_plugin_changes_nothing_where_it_is_imported_and_built(
+    when: str, captured: Path, alone: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{when}_harm.py").write_text(HARM + "harm()\n" * (when == "import"))
+    register(tmp_path, f"{when}_harm:Bad", monkeypatch)
+    act = {"act": "harm" if when == "build" else ""}
+    build(attack_classes(), {"name": "bad", **act}, "attacks[0]")
+    assert sys.float_info.min / 2 > 0
+    assert Path.cwd() != Path("/")
+    records = [run_job(spec) for spec in jobs_of(captured, tmp_path / "b", NEIGHBOURS)]
+    assert rows([record for part in records for record in part]) == alone
+
+
+@pytest.mark.parametrize(
+    ("act", "fault"), [("exit", "SystemExit: 0"), ("error", "RuntimeError: no")]
+)
+def test_a_plugin_that_cannot_be_built_is_named(
+    act: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{act}_harm.py").write_text(HARM)
+    register(tmp_path, f"{act}_harm:Bad", monkeypatch)
+    with pytest.raises(ConfigError, match=rf"^attacks\[0\]: bad cannot be built \({fault}\)"):
+        build(attack_classes(), {"name": "bad", "act": act}, "attacks[0]")
+
+
+def register(folder: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install an attack ``bad`` of a package ``bad``, as a user would."""
+    (folder / "bad-1.dist-info").mkdir()
+    (folder / "bad-1.dist-info" / "METADATA").write_text("Name: bad\nVersion: 1\n")
+    points = folder / "bad-1.dist-info" / "entry_points.txt"
+    points.write_text(f"[fedsim.attacks]\nbad = {target}\n")
+    monkeypatch.syspath_prepend(str(folder))
+
+
 def test_a_plugin_that_cannot_be_loaded_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even where its import asks to exit; what it has changed is put back."""
-    (tmp_path / "bad-1.dist-info").mkdir()
-    (tmp_path / "bad-1.dist-info" / "METADATA").write_text("Name: bad\nVersion: 1\n")
-    points = tmp_path / "bad-1.dist-info" / "entry_points.txt"
-    points.write_text("[fedsim.attacks]\nbad = badly:Bad\n")
+    register(tmp_path, "badly:Bad", monkeypatch)
     code = "import sys, torch\ntorch.set_default_dtype(torch.float64)\nsys.exit(0)\n"
     (tmp_path / "badly.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match=r"^fedsim.attacks: 'bad' of bad .*SystemExit: 0\)"):
         attack_classes()
     assert torch.get_default_dtype() == torch.float32
