@@ -258,8 +258,10 @@ def _task(
     if model is None:
         if not written.exists():
             raise ConfigError(
-                f"{store.root}: does not say which model it is about. Pass it: --model, or "
-                "Eavesdropper(strategy, folder, model=model) while capturing."
+                f"{store.root}: does not say which model it is about. Pass it: "
+                "--model HUB_ID_OR_FOLDER, of a network of images --model MODULE:FUNCTION "
+                "--loss MODULE:FUNCTION --image-shape 3,32,32; or model= of Eavesdropper while "
+                "capturing."
             )
         return load_task(store.root)
     given = {name: value for name, value in description.items() if value}

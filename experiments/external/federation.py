@@ -14,7 +14,7 @@ from typing import Any
 from experiments.external.captured import captured
 from experiments.plan.config import find, parse_experiment
 from experiments.plan.toml_source import read_toml
-from fedsim.capture import CaptureRecord, CaptureStore
+from fedsim.capture import CaptureRecord, CaptureStore, Observation
 from fedsim.errors import ConfigError, FedsimError
 from fedsim.files import write_bytes
 from fedsim.models import IMAGE_MODELS, TEXT_MODELS, transformer
@@ -238,17 +238,39 @@ def _batch(size: int | None, steps: int | None, claim: int | None, members: int)
 def _counted(store: CaptureStore, record: CaptureRecord) -> int:
     """Batches that the first normalisation layer counted; 0 if none did."""
     seen = store.load(record.key)
-    names = [name for name in seen.received if name.endswith(_COUNTER) and name in seen.sent]
+    names = _counters(seen)
     if not names or seen.kind != "weights":
         return 0
     return max(0, round(float(seen.received[names[0]] - seen.sent[names[0]])))
 
 
+def _counters(seen: Observation) -> list[str]:
+    """Counts of batches by name, or the whole numbers in an app's list of arrays."""
+    return [
+        name
+        for name, value in seen.sent.items()
+        if name in seen.received
+        and (
+            name.endswith(_COUNTER)
+            or (name.isdecimal() and value.ndim == 0 and not value.is_floating_point())
+        )
+    ]
+
+
+def _statistics(seen: Observation) -> set[str]:
+    """Running mean and variance; of a list of arrays the two before each count of batches."""
+    names = list(seen.sent)
+    places = [names.index(name) for name in _counters(seen) if name.isdecimal()]
+    before = {name for place in places for name in names[max(0, place - 2) : place]}
+    return before | {name for name in seen.received if "running_" in name}
+
+
 def _defenses(store: CaptureStore, spec: TaskSpec, records: list[CaptureRecord]) -> Iterator[str]:
     norms, count = [], 1
     for record in records:
-        update = store.load(record.key).update()
-        parts = [value for name, value in update.items() if "running_" not in name]
+        seen = store.load(record.key)
+        statistics = _statistics(seen)
+        parts = [value for name, value in seen.update().items() if name not in statistics]
         norms.append(sqrt(sum(float(part.square().sum()) for part in parts)))
         count = sum(part.numel() for part in parts)
     norm = median(norms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,11 +132,16 @@ class Guess:
     def _rows(self) -> list[str]:
         count = len(self.examples.batch)
         sure = self.confidence or ("guess",) * count
-        what = f"({'row' if self.task.spec.owner_shape else 'image'})"
-        texts = self.texts or (what,) * count
+        if self.texts:
+            return [
+                f"  {level:<10} {target:<9}{text}".rstrip()
+                for level, target, text in zip(sure, self._targets(), self.texts, strict=True)
+            ]
+        what = "row" if self.task.spec.owner_shape else "image"
+        alike = Counter(zip(sure, self._targets(), strict=True))
         return [
-            f"  {level:<10} {target:<9}{text}".rstrip()
-            for level, target, text in zip(sure, self._targets(), texts, strict=True)
+            f"  {level:<10} {target:<9}({what if times == 1 else f'{times} {what}s'})"
+            for (level, target), times in alike.items()
         ]
 
     def _targets(self) -> list[str]:

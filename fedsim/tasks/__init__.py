@@ -199,7 +199,8 @@ def from_elsewhere(captures: Path) -> bool:
 
 def named_options(spec: TaskSpec) -> str:
     """The options by which a user names the network and the loss of captures."""
-    model = spec.factory.replace("__main__:", "FILE.py:")
+    made = not spec.factory.startswith("torch.")  # such as Sequential, empty if made of nothing
+    model = spec.factory.replace("__main__:", "FILE.py:") if made else "MODULE:FUNCTION"
     loss = spec.loss.replace("__main__:", "FILE.py:") or "MODULE:FUNCTION"
     return f"--model {model} --loss {loss}"
 
@@ -208,7 +209,7 @@ def _of_factory(spec: TaskSpec, folder: Path) -> Task:
     """The task of a network that the user has named, with its loss, on this command line."""
     if not is_allowed(spec.factory) or (spec.loss and not is_allowed(spec.loss)):
         raise StoreError(
-            f"{folder / 'task.json'}: {spec.factory!r} makes its model, and no code that a file "
+            f"{folder / 'task.json'}: its model is a {spec.factory}, and no code that a file "
             f"names is run. Name it yourself: {named_options(spec)}."
         )
     shape = spec.owner_shape or spec.input_shape

@@ -45,10 +45,12 @@ class InputForm:
             or not shape
             or not all(isinstance(size, int) and size > 0 for size in shape)
         ):
+            wrong = f"{shape} is not that of an input" if shape else "it is not known"
             raise ConfigError(
-                f"input_shape: {shape} is not that of an input. Pass that of one client's example: "
+                f"input_shape: {wrong}. Pass that of one client's example: "
                 "image_shape=(3, 32, 32) for images (channel, height, width), input_shape=(20,) "
-                "for rows of a table, input_shape=(6, 128) for windows of sensors."
+                "for rows of a table, input_shape=(6, 128) for windows of sensors. In a shell: "
+                "--image-shape 3,32,32, --input-shape 20 or --input-shape 6,128."
             )
         if bounds is None:
             return cls(tuple(shape))

@@ -25,7 +25,7 @@ CODE = f"--model {PLACE}:Net --loss {PLACE}:loss"
 
 # Command -> what is wrong, and the fix; NAMED, BARE, ... are folders of captures.
 CASES: list[tuple[str, str, str]] = [
-    ("attack BARE", "which model it is about", "Pass it: --model"),
+    ("attack BARE", "which model it is about", "MODULE:FUNCTION --image-shape 3,32,32"),
     ("attack BARE --model nowhere:Net", "'nowhere:Net' cannot be imported", "in the folder of"),
     ("attack BARE --model json:nothing", "'json:nothing' cannot be", "in the folder of"),
     ("attack BARE --model no/such", "'no/such' is neither", "Correct the name"),

@@ -110,7 +110,7 @@ CASES = {
         lambda h: image(loss=lambda m, b: m(b.inputs)), ", not a scalar", "mean over"
     ),
     "loss cannot be found": Case(lambda h: image(loss="nowhere:loss"), "cannot be", "install it"),
-    "no shape": Case(lambda h: image(image_shape=()), "() is not that of", "image_shape=(3, 32"),
+    "no shape": Case(lambda h: image(image_shape=()), "it is not known", "image_shape=(3, 32"),
     "one number": Case(lambda h: image(image_shape=8), "8 is not that of", "image_shape=(3, 32"),
     "other shape": Case(lambda h: image(image_shape=(3, 8, 8)), "does not take", "that it takes"),
     "no model": Case(lambda h: image(model=3), "got int", "Pass a torch.nn.Module"),

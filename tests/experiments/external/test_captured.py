@@ -8,18 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import fedsim
 from attacks import ATTACKS
 from experiments import cli
+from experiments.external.guess import Guess
 from experiments.external.score_stage import score_captures
 from fedsim.capture import CaptureStore
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import Sealed, read_record, write_json
 from fedsim.models.lora import LoRA, adapt
+from fedsim.tasks import named_options
+from fedsim.tasks.given import task_of
 from fedsim.truth import TruthStore
+from fedsim.types import Batch
 from tests.experiments.external.cases import adapters, broken, by_name, federate, numbered
-from tests.experiments.external.conftest import SENTENCE, Held
+from tests.experiments.external.conftest import SENTENCE, Held, Net, loss
 
 
 @pytest.fixture
@@ -157,3 +162,19 @@ def test_a_model_that_does_not_fit_never_stops_the_training(held: Held, tmp_path
         list(fedsim.captured(tmp_path / "captures"))
     with pytest.raises(StoreError, match="no examples of these captures"):
         score_captures(tmp_path / "captures", tmp_path / "nowhere")
+
+
+def test_images_of_one_class_are_printed_in_one_line() -> None:
+    batch = Batch(torch.rand(3, 1, 8, 8), torch.tensor([3, 3, 1]))
+    task = task_of(Net(), loss=loss, image_shape=(1, 8, 8))
+    guess = Guess("inverting", {}, task.examples(batch), (), 0.5, 1.0, "", task)
+    assert str(guess).splitlines()[1:] == [
+        "  guess      class 3  (2 images)",
+        "  guess      class 1  (image)",
+    ]
+
+
+def test_a_class_of_torch_is_not_named_as_what_makes_a_network() -> None:
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5))
+    spec = task_of(network, loss=loss, image_shape=(1, 8, 8)).spec
+    assert named_options(spec) == f"--model MODULE:FUNCTION --loss {loss.__module__}:loss"

@@ -74,9 +74,11 @@ def test_adapters_are_adapters_again(held: Held, tmp_path: Path) -> None:
     assert (task.lora_rank, task.lora_alpha, task.lora_targets) == (4, 8.0, ("c_attn",))
 
 
+@pytest.mark.parametrize("numbered", [False, True])
 def test_steps_are_counted_by_batch_normalisation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, numbered: bool
 ) -> None:
+    """Whether the arrays have names, or are the list of a ``NumPyClient``."""
     from fedsim.files import save_tensors, write_json
     from fedsim.tasks import save_task
     from fedsim.tasks.given import task_of
@@ -97,6 +99,13 @@ def test_steps_are_counted_by_batch_normalisation(
     sent = {name: value.clone() for name, value in net.state_dict().items()}
     trained = {name: value + 0.01 for name, value in sent.items()}
     trained["1.num_batches_tracked"] = torch.tensor(4)
+    trained["1.running_var"] += 5
+    norm = 0.01 * sum(value.numel() for value in net.parameters()) ** 0.5
+    if numbered:
+        sent, trained = (
+            {str(place): value for place, value in enumerate(tensors.values())}
+            for tensors in (sent, trained)
+        )
     key = CaptureKey(round=1, client=9)
     known = save_tensors(store.root / "models" / "x.safetensors", sent)
     (store.root / "models" / "x.safetensors").rename(store.sent_path(known))
@@ -123,6 +132,7 @@ def test_steps_are_counted_by_batch_normalisation(
     assert (federation.local_steps, federation.batch_size) == (4, 32)
     assert (federation.learning_rate, federation.train_mode) == (0.3, True)
     assert lacking == "model, dataset, optimizer"  # an object names no code
+    assert experiment.defenses[-1]["norm"] == pytest.approx(norm / 2, rel=0.05)  # two digits
     names = [str(attack["name"]) for attack in experiment.attacks]
     assert names == ["inverting", "ridge", "statistics", "prior_only"]
     experiment_of(store.root, tmp_path / "named.toml", "app:Net")
