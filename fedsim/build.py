@@ -7,7 +7,8 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
@@ -165,27 +166,33 @@ def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str)
     for key in options:
         if key not in fields:
             raise ConfigError(f"{where}.{key}: {name} has no such option. {suggest(key, fields)}")
-    text = json.dumps(options, default=str)
     try:
-        if cls.__module__.partition(".")[0] in _OWN:
-            return TypeAdapter(cls).validate_json(text, strict=True)
-        return _build_foreign(cls, text, where, name)
+        with contained(cls, where, name):
+            return TypeAdapter(cls).validate_json(json.dumps(options, default=str), strict=True)
     except ValidationError as error:
         raise ConfigError(explain(error, where)) from None
 
 
-def _build_foreign(cls: type[T], text: str, where: str, name: str) -> T:
-    """An object of a class of others, which changes no setting of this process as it is built."""
+@contextmanager
+def contained(cls: type, where: str, name: str) -> Iterator[None]:
+    """Run what a class does in this process; one of others changes none of its settings.
+
+    Raises:
+        ConfigError: code of others has raised, or asked to exit.
+    """
+    if cls.__module__.partition(".")[0] in _OWN:
+        yield
+        return
     from fedsim.settings import unchanged
 
     try:
         with unchanged():
-            return TypeAdapter(cls).validate_json(text, strict=True)
+            yield
     except (KeyboardInterrupt, Terminated, ValidationError, FedsimError):
         raise
     except BaseException as error:  # as in ``_load``
         raise ConfigError(
-            f"{where}: {name} cannot be built ({type(error).__name__}: {message_of(error)})."
+            f"{where}: {name} cannot be used ({type(error).__name__}: {message_of(error)})."
         ) from None
 
 

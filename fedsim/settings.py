@@ -147,6 +147,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (torch.get_num_threads, torch.set_num_threads),
     (_order, _set_order),
     (_backends, _set_backends),
+    (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
     (_flushes, torch.set_flush_denormal),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (_folder, _set_folder),

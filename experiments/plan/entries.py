@@ -11,7 +11,7 @@ from typing import Any
 
 from attacks import attack_classes
 from experiments.plan.config import ExperimentConfig
-from fedsim.build import build, options_of
+from fedsim.build import build, contained, options_of
 from fedsim.defenses import build_chain
 from fedsim.defenses.base import Distortion
 from fedsim.errors import ConfigError
@@ -50,15 +50,16 @@ def entries(experiment: ExperimentConfig) -> list[Entry]:
     checked: list[Entry] = []
     for where, table in _variants(experiment):
         attack = build(classes, table, where)
-        options = json.dumps(options_of(attack), sort_keys=True, separators=(",", ":"))
         label = str(table["name"])
-        if attack != type(attack)():
+        with contained(type(attack), where, label):
+            options = json.dumps(options_of(attack), sort_keys=True, separators=(",", ":"))
+            by_default = attack == type(attack)()
+            adaptive, _ = attack.is_adaptive, attack.grouped_by  # which ``plan`` asks for
+        if not by_default:
             label += "-" + hashlib.sha256(options.encode()).hexdigest()[:6]
         if label in {entry.label for entry in checked}:
             raise ConfigError(f"{where}: the same attack stands there twice. Remove one.")
-        checked.append(
-            Entry(label, table, options, attack.is_adaptive, attack.estimates, attack.infers)
-        )
+        checked.append(Entry(label, table, options, adaptive, attack.estimates, attack.infers))
     return checked
 
 

@@ -22,9 +22,9 @@ from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.pool import RayPool
 from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job
-from experiments.plan.config import Plan, parse_experiment
+from experiments.plan.config import ExperimentConfig, Plan, parse_experiment
+from experiments.plan.entries import entries
 from experiments.plan.folder import Run
-from fedsim.build import build
 from fedsim.capture import CaptureStore
 from fedsim.errors import ConfigError
 from fedsim.records import JobRecord
@@ -272,6 +272,7 @@ def harm():
     torch.set_default_dtype(torch.float64)
     torch.set_grad_enabled(False)
     torch.set_flush_denormal(True)
+    torch.backends.mkldnn.enabled = False
     os.chdir("/")
     F.cross_entropy = torch.nn.Conv2d.forward = torch.nn.init.zeros_ = lambda *_, **__: None
     torch.optim.Adam.step = torch.nn.Linear.__call__ = torch.optim.SGD = lambda *_, **__: None
@@ -286,6 +287,11 @@ class Bad(Attack):
             raise SystemExit(0)
         if self.act == "error":
             raise RuntimeError("no")
+    @property
+    def grouped_by(self):
+        if self.act == "grouping":
+            raise RuntimeError("no")
+        return "each"
 """
 """A module that harms the process which imports it or builds its attack."""
 
@@ -297,23 +303,29 @@ def test_a_plugin_changes_nothing_where_it_is_imported_and_built(
     (tmp_path / f"{when}_harm.py").write_text(HARM + "harm()\n" * (when == "import"))
     register(tmp_path, f"{when}_harm:Bad", monkeypatch)
     act = {"act": "harm" if when == "build" else ""}
-    build(attack_classes(), {"name": "bad", **act}, "attacks[0]")
+    assert len(entries(experiment({"name": "bad", **act}))) == 1
     assert sys.float_info.min / 2 > 0
+    assert torch.backends.mkldnn.enabled
     assert Path.cwd() != Path("/")
     records = [run_job(spec) for spec in jobs_of(captured, tmp_path / "b", NEIGHBOURS)]
     assert rows([record for part in records for record in part]) == alone
 
 
 @pytest.mark.parametrize(
-    ("act", "fault"), [("exit", "SystemExit: 0"), ("error", "RuntimeError: no")]
+    ("act", "fault"),
+    [("exit", "SystemExit: 0"), ("error", "RuntimeError: no"), ("grouping", "RuntimeError: no")],
 )
 def test_a_plugin_that_cannot_be_built_is_named(
     act: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"{act}_harm.py").write_text(HARM)
     register(tmp_path, f"{act}_harm:Bad", monkeypatch)
-    with pytest.raises(ConfigError, match=rf"^attacks\[0\]: bad cannot be built \({fault}\)"):
-        build(attack_classes(), {"name": "bad", "act": act}, "attacks[0]")
+    with pytest.raises(ConfigError, match=rf"^attacks\[0\]: bad cannot be used \({fault}\)"):
+        entries(experiment({"name": "bad", "act": act}))
+
+
+def experiment(attack: dict[str, object]) -> ExperimentConfig:
+    return parse_experiment({**IMAGES, "attacks": [attack]})
 
 
 def register(folder: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
