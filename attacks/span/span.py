@@ -16,7 +16,7 @@ from attacks.span.decoding import LikelihoodSearch, decodable
 from attacks.span.exact.search import ExactSearch
 from attacks.span.exact.sparse_recovery import SparseRecovery
 from attacks.span.over_rounds import over_rounds
-from attacks.tokens.adapters import AdapterSpan
+from attacks.tokens.adapters import AdapterSpan, first_round, is_personal
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.span_membership import best_test
@@ -170,6 +170,13 @@ class Span(Attack):
                 return few
         if exact is not None and (job.expired or search.tells_half(exact)):
             return exact
+        # Where B is not known nothing behind the adapters is; a pursuit needs nothing of it.
+        if (
+            exact is not None
+            and is_personal(model.observation)
+            and (few := SparseRecovery(model, rng, job, self.bag).run())
+        ):
+            return replace(few, note=f"{first_round(model.observation)}; a sparse pursuit read it")
         if guess := LikelihoodSearch(model, rng, job, self.bag).run() or exact:
             return guess
         raise refusal from None

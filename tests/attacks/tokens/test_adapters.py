@@ -13,6 +13,7 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.film.film import FILM
 from attacks.solved.embedding_rows import EmbeddingRows
+from attacks.span.span import Span
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG, DLGText
 from attacks.tokens.adapters import AdapterSpan, first_round, read_adapters
@@ -287,3 +288,12 @@ def test_a_factor_that_stays_hides_no_words(gpt2: Victim) -> None:
     words = found.shortlist(Job(), found.before.rank).tokens
     (line,) = lines(truth)
     assert [near.tolist() for near in words] == [[word] for word in line[:-1]]
+
+
+def test_a_factor_that_stays_hides_no_order(gpt2: Victim) -> None:
+    seen, truth = gpt2.capture([5], {"name": "fedsa_lora"})
+    sent = {k: 0 * v if is_second_factor(k) else v for k, v in seen.sent.items()}
+    guess = run(gpt2, replace(seen, sent=sent), Span())
+    assert lines(guess.guess) == lines(truth)
+    assert guess.confidence == ("guess",)
+    assert guess.note.startswith("B stays with the client")
