@@ -28,6 +28,8 @@ _COUNTER = "num_batches_tracked"
 _GREY, _MANY = "ylecun/mnist", "uoft-cs/cifar100"
 _CLASSES = 10
 """Of the built-in pictures."""
+_ROWS = 100
+"""Fewest public rows of the attacker."""
 _CLIENTS = 5
 """Fewest with which a mean decides a verdict."""
 
@@ -79,23 +81,25 @@ def experiment_of(folder: Path, out: Path, model: str | None = None) -> str:
             "simulates neither. Attack the captures themselves."
         )
     records = [store.record(key) for key in keys]
+    counted = bool(_counted(store, records[0]))
+    federation = list(_federation(store, records))
     lines = [
         "# The federation behind captures in simulation, with defenses: what each protects and",
         "# costs. What is NOT KNOWN, as a server does not see it, holds an example. Fill it in,",
         f"# then run: fedsim show {out.name}, and fedsim run {out.name}. The weakest strength that",
         f"# holds: fedsim calibrate {out.name} --hold {_hold(spec)}",
         f'name = "{out.stem}"',
-        *_attacks(spec, counted=bool(_counted(store, records[0]))),
+        *_attacks(spec, counted=counted),
         "",
         "[task]",
         *map(str, _task(spec, folder, out, model)),
         "",
         "[auxiliary]  # public rows that the attacker may own",
         f'split = "{_public(spec)}"',
-        "rows = 100",
+        f"rows = {_public_rows(federation) if counted else _ROWS}",
         "",
         "[federation]",
-        *map(str, _federation(store, records)),
+        *map(str, federation),
         "",
         *_defenses(store, spec, records),
         "",
@@ -123,6 +127,12 @@ def _attacks(spec: TaskSpec, *, counted: bool) -> Iterator[str]:
 def _hold(spec: TaskSpec) -> str:
     """A target: more than a blind guess reaches, and less than what one recognises."""
     return "psnr=18" if spec.kind == "image-classification" else "rouge1=.5"
+
+
+def _public_rows(federation: list[_Line]) -> int:
+    """Enough for two updates, which the attack on statistics needs."""
+    values = {line.key: line.value for line in federation}
+    return max(_ROWS, int(2 * values["batch_size"] * values["local_steps"]))
 
 
 def _public(spec: TaskSpec) -> str:

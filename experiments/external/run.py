@@ -20,7 +20,7 @@ from experiments.external.evidence import Fit
 from experiments.external.guess import Guess, caveats
 from experiments.external.saving import save_capture
 from experiments.plan.cells import Cell
-from experiments.plan.config import AttackStage, ExperimentConfig, Plan
+from experiments.plan.config import CAPTURED, AttackStage, ExperimentConfig, Plan
 from experiments.plan.folder import Run
 from experiments.stages.attack import guess_folder
 from experiments.stages.rows import read_rows
@@ -207,7 +207,7 @@ def _experiment(captures: Captured, budget: float) -> ExperimentConfig:
     others = tuple(name for name in METRICS if name != "label_accuracy")
     return ExperimentConfig(
         name=f"captures-{digest(text.encode())[:8]}",
-        task=TaskConfig(model=spec.factory or spec.model, dataset="captures"),
+        task=TaskConfig(model=spec.factory or spec.model, dataset=CAPTURED),
         federation=federation,
         server_knows=ServerKnows(**granted),
         attack_stage=AttackStage(time_budget=budget, group_size=1, control_jobs=0),

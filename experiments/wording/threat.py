@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments.plan.config import CAPTURED
 from experiments.plan.levels import level_of
 from experiments.wording.defense_names import cell_defense
 from experiments.wording.names import natural, title
@@ -146,6 +147,10 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         "first weights": AUTO if task.weights == "auto" else task.weights,
         "private rows": f"{task.dataset}, {task.split}",
     }
+    if task.dataset == CAPTURED:  # what the clients of another application did is not known
+        seen = ("protocol", "clients", "what comes back", "rounds")
+        most = f"at most {run.clients} captured in a round"
+        return {what: lines[what] for what in seen} | {"clients": most}
     if run.protocol == "fedavg":
         amount = (
             counted(run.local_steps, "step")

@@ -78,6 +78,8 @@ def test_with_the_truth_the_page_has_a_verdict(captures: Path, said: Said) -> No
     assert "an eavesdropper recovers 2 of 2 texts verbatim" in text
     assert "<title>captures: " in text
     assert "nor how many examples a client used" in text
+    assert "at most 2 captured in a round" in text
+    assert "local training" not in text  # of which nothing is known
     beside = (captures / "run" / "report" / "captures.html").read_text("utf-8")
     assert "The private examples are known" in beside
     scores = fedsim.load(captures / "run").scores

@@ -131,6 +131,8 @@ def test_steps_are_counted_by_batch_normalisation(
     federation = experiment.federation
     assert (federation.local_steps, federation.batch_size) == (4, 32)
     assert (federation.learning_rate, federation.train_mode) == (0.3, True)
+    assert experiment.auxiliary is not None
+    assert experiment.auxiliary.rows == 256  # for two updates of 128
     assert lacking == "model, dataset, optimizer"  # an object names no code
     assert experiment.defenses[-1]["norm"] == pytest.approx(norm / 2, rel=0.05)  # two digits
     names = [str(attack["name"]) for attack in experiment.attacks]
