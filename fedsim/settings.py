@@ -83,6 +83,19 @@ def _set_order(order: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(order[0], warn_only=order[1])
 
 
+def _precision() -> str:
+    """Of products of float32, which "medium" takes in bfloat16 on some CPUs; empty if mixed."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # it is not the same for all backends
+        return ""
+
+
+def _set_precision(precision: str) -> None:
+    if precision:
+        torch.set_float32_matmul_precision(precision)
+
+
 def _backends() -> tuple[bool, ...]:
     cudnn = torch.backends.cudnn
     exact = cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
@@ -146,6 +159,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (torch.is_grad_enabled, torch._C._set_grad_enabled),
     (torch.get_num_threads, torch.set_num_threads),
     (_order, _set_order),
+    (_precision, _set_precision),
     (_backends, _set_backends),
     (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
     (_flushes, torch.set_flush_denormal),

@@ -272,6 +272,7 @@ def harm():
     torch.set_default_dtype(torch.float64)
     torch.set_grad_enabled(False)
     torch.set_flush_denormal(True)
+    torch.set_float32_matmul_precision("medium")
     torch.backends.mkldnn.enabled = False
     os.chdir("/")
     F.cross_entropy = torch.nn.Conv2d.forward = torch.nn.init.zeros_ = lambda *_, **__: None
@@ -306,6 +307,7 @@ def test_a_plugin_changes_nothing_where_it_is_imported_and_built(
     assert len(entries(experiment({"name": "bad", **act}))) == 1
     assert sys.float_info.min / 2 > 0
     assert torch.backends.mkldnn.enabled
+    assert torch.get_float32_matmul_precision() == "highest"
     assert Path.cwd() != Path("/")
     records = [run_job(spec) for spec in jobs_of(captured, tmp_path / "b", NEIGHBOURS)]
     assert rows([record for part in records for record in part]) == alone
