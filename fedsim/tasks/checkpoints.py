@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch.utils import checkpoint
+
+_NEWER = (
+    "_checkpoint_without_reentrant_generator",
+    "_checkpoint_without_reentrant_generator_impl",
+)
+"""What the newer form calls, up to torch 2.13 and from 2.14 on."""
 
 
 @contextmanager
@@ -15,10 +22,9 @@ def without_checkpoints() -> Iterator[None]:
 
     The hooks of its newer form fail in ``torch.func``, and its older one in ``autograd.grad``.
     """
-    replaced = {
-        "CheckpointFunction": _Kept,
-        "_checkpoint_without_reentrant_generator": lambda *args, **options: iter([None]),
-    }
+    replaced: dict[str, Any] = {"CheckpointFunction": _Kept}
+    for name in filter(partial(hasattr, checkpoint), _NEWER):
+        replaced[name] = lambda *args, **options: iter([None])
     former = {name: getattr(checkpoint, name) for name in replaced}
     try:
         for name, value in replaced.items():
