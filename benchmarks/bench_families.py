@@ -68,15 +68,15 @@ class FamilyRow:
     def text(self) -> str:
         """For a terminal."""
         if self.reason:
-            found = f"refuses: {self.reason}"
+            outcome = f"refuses: {self.reason}"
         elif self.error is not None:
-            found = f"relative error {self.error:.0e}, share {self.share:.4f}"
+            outcome = f"relative error {self.error:.0e}, share {self.share:.4f}"
         elif self.exact is None:
-            found = "runs"
+            outcome = "runs"
         else:
-            found = f"{self.exact} of {self.sentences} exact, {self.certified} certified"
-            found += ", unfinished" * self.unfinished
-        return f"{self.family:<13} {self.attack:<22} {self.seconds:>6.1f} s  {found}"
+            outcome = f"{self.exact} of {self.sentences} exact, {self.certified} certified"
+            outcome += ", unfinished" * self.unfinished
+        return f"{self.family:<13} {self.attack:<22} {self.seconds:>6.1f} s  {outcome}"
 
 
 def family_table(families: tuple[str, ...] = tuple(SHAPES)) -> Iterator[FamilyRow]:
@@ -111,14 +111,16 @@ def attacked(
     begun = time.process_time()
     try:
         seen, batch = case.capture(range(_FIRST, _FIRST + count), frozen=frozen)
-        made, late = _guess(attack, case, seen)
+        reconstruction, late = _guess(attack, case, seen)
     except CannotAttack as refusal:
         return replace(row, reason=refusal.reason, seconds=time.process_time() - begun)
     row = replace(row, seconds=time.process_time() - begun, unfinished=late)
     if not exact:
         return row
-    guess, truth = (Counter(case.task.examples(one).tokens) for one in (made.guess, batch))
-    certified = (made.confidence or ()).count("certified")
+    guess, truth = (
+        Counter(case.task.examples(rows).tokens) for rows in (reconstruction.guess, batch)
+    )
+    certified = (reconstruction.confidence or ()).count("certified")
     return replace(row, exact=(guess & truth).total(), certified=certified)
 
 
@@ -131,8 +133,8 @@ def _guess(attack: Attack, case: FamilyCase, seen: Observation) -> tuple[Reconst
     check_facts(attack, seen.knowledge, case.task)
     job = Job(deadline=time.monotonic() + _BUDGET, auxiliary=public)
     job.prepared = attack.prepare(seen, case.task, job, 0)
-    (made,) = attack.reconstruct([seen], case.task, [generator(0, "families")], job)
-    return made, job.expired
+    (reconstruction,) = attack.reconstruct([seen], case.task, [generator(0, "families")], job)
+    return reconstruction, job.expired
 
 
 def oracle(case: FamilyCase) -> FamilyRow:

@@ -45,12 +45,12 @@ NAMES = {
 
 def guesses(checkout: Path, bundle: OpenBundle, steps: int) -> Guesses:
     """The guesses of the project that the folder is a checkout of, capture by capture."""
-    made: dict[str, Callable[[Path, OpenBundle, int], Guesses]] = {
+    projects: dict[str, Callable[[Path, OpenBundle, int], Guesses]] = {
         "invertinggradients": _inverting,
         "dager-gradient-inversion": _dager,
         "lamp": _lamp,
     }
-    return made[project_of(checkout)](checkout, bundle, steps)
+    return projects[project_of(checkout)](checkout, bundle, steps)
 
 
 def _observations(bundle: OpenBundle) -> Iterator[Observation]:
@@ -75,8 +75,8 @@ def _dager(checkout: Path, bundle: OpenBundle, steps: int) -> Guesses:
     assert isinstance(task, TextTask)
     for seen in _observations(bundle):
         count = seen.knowledge.num_examples or 1
-        found = PublicDAGER(checkout, task.model(seen.sent), count).reconstruct(seen.received)
-        longest = sorted(found, key=len, reverse=True)[:count]
+        sentences = PublicDAGER(checkout, task.model(seen.sent), count).reconstruct(seen.received)
+        longest = sorted(sentences, key=len, reverse=True)[:count]
         yield seen.key, [task.text(ids) for ids in longest]
 
 
@@ -91,8 +91,8 @@ def _lamp(checkout: Path, bundle: OpenBundle, steps: int) -> Guesses:
         public = PublicLAMP(checkout, task, network, prior.network, options)
         ids = torch.full((1, _length(seen.received)), task.tokenizer.mask_token_id)
         blank = Batch(ids, _label(seen.received), torch.ones_like(ids))
-        found = public.reconstruct(seen.received, blank)
-        yield seen.key, [task.tokenizer.decode(found.inputs[0], skip_special_tokens=True)]
+        guess = public.reconstruct(seen.received, blank)
+        yield seen.key, [task.tokenizer.decode(guess.inputs[0], skip_special_tokens=True)]
 
 
 def _length(received: Tensors) -> int:
@@ -116,12 +116,12 @@ def main(arguments: list[str]) -> None:
     chosen = parser.parse_args(arguments)
     bundle, texts, tensors = open_bundle(chosen.bundle), {}, {}
     with one_thread():
-        for key, made in guesses(chosen.checkout.resolve(), bundle, chosen.steps):
-            if isinstance(made, Tensor):
-                tensors[f"{key}/inputs"] = made.detach().clone()
-            elif made:
-                texts[str(key)] = made
-            say(f"{key}: {'a picture' if isinstance(made, Tensor) else json.dumps(made)}")
+        for key, guess in guesses(chosen.checkout.resolve(), bundle, chosen.steps):
+            if isinstance(guess, Tensor):
+                tensors[f"{key}/inputs"] = guess.detach().clone()
+            elif guess:
+                texts[str(key)] = guess
+            say(f"{key}: {'a picture' if isinstance(guess, Tensor) else json.dumps(guess)}")
     path = chosen.out.with_suffix(".safetensors" if tensors else ".json")
     if tensors:
         save_tensors(path, tensors)

@@ -32,7 +32,7 @@ class RunOutcome:
         statuses: how many jobs of the run ended how.
         interrupted: the reason of each job that this machine ended, so that it has no score.
         without_gpu: how many jobs asked for a GPU and ran on the CPU.
-        kept: that jobs of an earlier commit were not run again; empty if none were.
+        unrepeated: that jobs of an earlier commit were not run again; empty if none were.
         partial: that some jobs were not run when the run was scored; empty if all were.
         page: the report, if it was written.
         answer: what leaked, in one line; empty without a report.
@@ -44,7 +44,7 @@ class RunOutcome:
     statuses: Counter[str] = field(default_factory=Counter)
     interrupted: list[str] = field(default_factory=list)
     without_gpu: int = 0
-    kept: str = ""
+    unrepeated: str = ""
     partial: str = ""
     page: Path | None = None
     answer: str = ""
@@ -83,8 +83,8 @@ class RunOutcome:
                 f"{len(self.interrupted)} interrupted and not scored ({self.interrupted[0]}): "
                 f"correct the cause and run fedsim run {self.run}"
             )
-        if self.kept:
-            words.append(self.kept)
+        if self.unrepeated:
+            words.append(self.unrepeated)
         if self.partial:
             words.append(f"{self.partial}, the others by fedsim run {self.run}")
         if self.without_gpu:
@@ -121,7 +121,7 @@ def execute(
             with attackers(run, ledger, console, retry_failed=retry_failed) as team:
                 _simulate_and_attack(run, stages, team, console)
             outcome.interrupted, outcome.without_gpu = team.interrupted, team.without_gpu
-            outcome.kept = team.kept(run)
+            outcome.unrepeated = team.unrepeated(run)
             names = {cell.name for cell in run.cells}
             outcome.statuses = Counter(row.state for row in ledger.rows() if row.cell in names)
         if "score" in stages:

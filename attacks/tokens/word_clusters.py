@@ -106,8 +106,8 @@ class WordClusters:
         inner = {int(word) for part in tokens[1:] for word in part} - {stop}
         words = [word for word, token in enumerate(table.words) if token in inner]
         free = torch.ones_like(table.word, dtype=torch.bool)
-        found = cls([], table.word[:0], sides, table, stop, places)
-        return found._grouped(words, free, job)
+        ungrouped = cls([], table.word[:0], sides, table, stop, places)
+        return ungrouped._grouped(words, free, job)
 
     def beside(self, lines: Sequence[Sequence[int]], job: Job) -> WordClusters | None:
         """The groups of what is left where these sentences are known.

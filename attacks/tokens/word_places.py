@@ -64,7 +64,7 @@ class WordPlaces:
             assert rows.position is not None
             word, place = (update[name].to(atoms) for name in (rows.word, rows.position))
             terms.append((word[words], place[layers.places[1 : len(tokens)].cpu()]))
-        parts = [[part / own.norm() for part in (own, theirs)] for own, theirs in terms]
+        parts = [[part / word.norm() for part in (word, place)] for word, place in terms]
         by_word, by_place = (torch.cat(part, 1) for part in zip(*parts, strict=True))
         shares = torch.linalg.lstsq(by_word.T, by_place.T, driver="gelsd").solution
         return cls(words, torch.cat([torch.zeros_like(shares[:, :1]), shares], 1), stop)

@@ -166,7 +166,7 @@ def judge(
         most=_most(tested, main),
         verbatim=_clients(tested, tested.returned.values()),
         exact=_clients(tested, [hits.hit for hits in tested.exact]),
-        recovered=_clients(tested, [one.gained for one in tested.recovered]),
+        recovered=_clients(tested, [hits.gained for hits in tested.recovered]),
         reasons=tuple(_reasons(rows, tested)),
         levels=tuple(sorted(filter(None, set(scores.level)))),
         attacks=len(tested.attacks),

@@ -162,8 +162,8 @@ def budget_limits(
             "all_proved": decibels(listed.error(whole)),
             "assumed": rate if isinstance(top, str) else min(top, rate),
         }
-    told = {"source": source, "nats": nats, "all_source": lasting_source, "all": whole}
-    yield BudgetLimit(**{**case.who, **told, **more})
+    information = {"source": source, "nats": nats, "all_source": lasting_source, "all": whole}
+    yield BudgetLimit(**{**case.who, **information, **more})
 
 
 def _public(cell: Cell) -> Batch | None:

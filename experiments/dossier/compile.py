@@ -271,8 +271,8 @@ def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[Privac
     audits = read_record(path, AuditRecord).rows if path.exists() else ()
     configs = {cell.name: cell.config for cell in run.cells}
     for section in sections:
-        for place in dict.fromkeys(one.place for one in section.utility):
-            cells = [n for n, own in section.by_cell.items() if own == place] or section.cells
+        for place in dict.fromkeys(row.place for row in section.utility):
+            cells = [name for name, at in section.by_cell.items() if at == place] or section.cells
             cell = next(configs[name] for name in cells)
             chain = build_chain(cell.defense, "defense")
             claimed = useful(section, place)[2]

@@ -38,7 +38,7 @@ class Campaign:
 
     run: Run
     outcomes: dict[tuple[str, str], Outcome]
-    kept: str = ""
+    unrepeated: str = ""
     """That jobs of an earlier commit were not run again."""
 
     @property
@@ -61,8 +61,9 @@ class Campaign:
         total = len({key for key, _ in self.outcomes})
         said = ", ".join(f"{name} {count}" for name, count in sure.most_common())
         page = self.run.root / "report" / "index.html"
-        kept = f" {self.kept}." if self.kept else ""
-        return f"certified examples in {total} captures: {said}; report: {page}. {NO_SCORE}{kept}"
+        unrepeated = f" {self.unrepeated}." if self.unrepeated else ""
+        answer = f"certified examples in {total} captures: {said}; report: {page}. {NO_SCORE}"
+        return answer + unrepeated
 
     def json(self) -> str:
         """As JSON data."""
@@ -123,7 +124,7 @@ def attack_captures(
         team.announce(run.cells)
         team.submit(cell)
     _weigh(run, captures)
-    kept = team.kept(run)
+    unrepeated = team.unrepeated(run)
     note_provenance(run, "attack", time.monotonic() - started, worked=team.ended > 0)
     every = list(outcomes(run, captures.task))
     write_page(run, captures.task)
@@ -131,7 +132,7 @@ def attack_captures(
     if not quiet:
         for (key, _), outcome in sorted(done.items()):
             say(f"{key}: {outcome}")
-    return Campaign(run, done, kept)
+    return Campaign(run, done, unrepeated)
 
 
 def _weigh(run: Run, captures: Captured) -> None:

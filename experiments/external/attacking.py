@@ -77,8 +77,8 @@ def attack(
     job = Job(device=torch.device(device))
     job.report = StepPrinter("" if quiet else label, on_step)
     job.deadline = start + budget
-    made = best_reading(victim.reply, victim.task, label, chosen, job, seed)
-    return Guess.of(label, chosen, victim.task, made, time.monotonic() - start)
+    reconstruction = best_reading(victim.reply, victim.task, label, chosen, job, seed)
+    return Guess.of(label, chosen, victim.task, reconstruction, time.monotonic() - start)
 
 
 def check_budget(budget: float) -> None:

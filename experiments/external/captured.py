@@ -221,9 +221,9 @@ def captured(
         base = model
     elif base is None and (store.root / CaptureStore.BASE).exists():
         base = load_tensors(store.root / CaptureStore.BASE)
-    told = facts_of(task, knows or {})
-    added = {fact: getattr(told, fact) for fact in told.model_fields_set}
-    named = all(isinstance(one, str | None) for one in (model, description.get("loss")))
+    facts = facts_of(task, knows or {})
+    added = {fact: getattr(facts, fact) for fact in facts.model_fields_set}
+    named = all(isinstance(source, str | None) for source in (model, description.get("loss")))
     read = Captured(store, task, base, added, kind, named, task.build())
     ranged = isinstance(task, ImageClassification) and not task.form.plain
     return read if ranged or description.get("input_range") else _ranged(read)

@@ -77,7 +77,7 @@ def _labels(victim: Update) -> tuple[dict[str, int], str]:
     facts = seen.knowledge.model_copy(update={"num_examples": count})
     known = type(seen)(seen.key, seen.sent, seen.received, seen.kind, facts)
     try:
-        found = known_labels(known, task, generator(0, "labels", str(seen.key)), Job())
+        labels = known_labels(known, task, generator(0, "labels", str(seen.key)), Job())
     except CannotAttack as error:
         return {}, error.reason
     except FedsimError as error:
@@ -87,7 +87,7 @@ def _labels(victim: Update) -> tuple[dict[str, int], str]:
     if reason := _uncounted(seen, find_head(task.build())):
         return {}, reason
     names = task.spec.class_names
-    counts = Counter(int(label) for label in found.flatten().tolist())
+    counts = Counter(int(label) for label in labels.flatten().tolist())
     return {names[k] if k < len(names) else str(k): n for k, n in sorted(counts.items())}, ""
 
 

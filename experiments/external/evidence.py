@@ -44,12 +44,12 @@ def fit_of(batch: Batch, victim: Update, other: Update | None) -> Fit | None:
         targets = batch.inputs.masked_fill(batch.mask == 0, IGNORED)
         batch = Batch(batch.inputs, targets, batch.mask)
     gradient = task.gradient(task.model(victim.observation.sent), batch)
-    own = _cosine(gradient, victim.observation.update())
+    explained = _cosine(gradient, victim.observation.update())
     if other is None:
-        return Fit(own, None)
+        return Fit(explained, None)
     alone = other.observation.key.client == victim.observation.key.client
     whose = "another round's" if alone else "another's"
-    return Fit(own, _cosine(gradient, other.observation.update()), whose)
+    return Fit(explained, _cosine(gradient, other.observation.update()), whose)
 
 
 def _cosine(gradient: Tensors, update: Tensors) -> float:

@@ -194,15 +194,15 @@ def _on_hub(name: str) -> bool:
 
 def _save_model(folder: Path, place: Path) -> None:
     """Write a transformer with the weights that the server sent, for ``from_pretrained``."""
-    found = captured(folder)
-    sent: Tensors = next(iter(found)).observation.sent
-    spec = found.task.spec
+    captures = captured(folder)
+    sent: Tensors = next(iter(captures)).observation.sent
+    spec = captures.task.spec
     network: Any = transformer.build(spec.architecture, spec.kind)
-    own = state(network)
+    tensors = state(network)
     known = {name.replace(".base_layer", ""): value for name, value in sent.items()}
-    load_state(network, {k: v for k, v in known.items() if k in own and not is_adapter(k)})
+    load_state(network, {k: v for k, v in known.items() if k in tensors and not is_adapter(k)})
     network.save_pretrained(str(place))
-    found.task.tokenizer.save_pretrained(str(place))  # type: ignore[attr-defined]  # of a text task
+    captures.task.tokenizer.save_pretrained(str(place))  # type: ignore[attr-defined]  # of a text task
 
 
 def _federation(store: CaptureStore, records: list[CaptureRecord]) -> Iterator[_Line]:

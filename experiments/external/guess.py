@@ -62,18 +62,18 @@ class Guess:
         label: str,
         chosen: Attack,
         task: Task,
-        made: Reconstruction,
+        reconstruction: Reconstruction,
         seconds: float,
     ) -> Guess:
         """The guess with the caveats of the attack and those of the task."""
-        late = UNFINISHED if made.expired else ""
-        note = caveats(task, made.note, made.confidence or ())
+        late = UNFINISHED if reconstruction.expired else ""
+        note = caveats(task, reconstruction.note, reconstruction.confidence or ())
         return cls(
             label,
             options_of(chosen),
-            task.examples(made.guess.to("cpu")),
-            made.confidence or (),
-            made.objective,
+            task.examples(reconstruction.guess.to("cpu")),
+            reconstruction.confidence or (),
+            reconstruction.objective,
             seconds,
             "; ".join(filter(None, (note, late))),
             task,

@@ -59,17 +59,17 @@ class RunFrames:
 
         if not (self.root / "summary.json").is_file():
             raise StoreError(f"{self.root}: has no report. Run fedsim report {self.root} first.")
-        found = [
+        curves = [
             (drawing.draw, drawing.size)
             for section in read_record(self.root / "summary.json", Findings).sections
             for drawing in drawings(section, [metric or section.main])
         ]
-        if not found:
+        if not curves:
             raise StoreError(
                 f"{self.root}: {metric or 'leakage'} was not measured in two rounds or more, so "
                 "that there is no curve. Attack more rounds, or name another metric."
             )
-        return together(found)
+        return together(curves)
 
 
 def load(folder: Path | str, *, controls: bool = False) -> RunFrames:

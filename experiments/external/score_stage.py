@@ -93,8 +93,8 @@ def means(rows: Sequence[ScoreRow], task: Task) -> pd.DataFrame:
     null = (shown.control != "none").map({True: " (null)", False: ""})
     shown = shown.assign(metric=shown.metric + null, value=shown.value.astype(float))
     table = shown.pivot_table(index="attack", columns="metric", values="value").reset_index()
-    own = frame[frame.control == "none"]
-    return table.assign(examples=len(own.drop_duplicates(["round", "client", "example"])))
+    guessed = frame[frame.control == "none"]
+    return table.assign(examples=len(guessed.drop_duplicates(["round", "client", "example"])))
 
 
 def report_captures(folder: Path) -> pd.DataFrame:

@@ -161,30 +161,30 @@ def _examples(task: Task, truth: Any) -> Examples:  # noqa: ANN401
 
 
 def _labels(labels: Any, count: int) -> Tensor:  # noqa: ANN401
-    found = torch.full((count,), -1) if labels is None else torch.as_tensor(labels)
-    if found.shape[:1] != (count,):
+    given = torch.full((count,), -1) if labels is None else torch.as_tensor(labels)
+    if given.shape[:1] != (count,):
         raise ConfigError(
-            f"truth: {count} examples, and {found.numel()} labels. Pass one for each."
+            f"truth: {count} examples, and {given.numel()} labels. Pass one for each."
         )
-    return found
+    return given
 
 
 def _images(inputs: Any, task: ImageClassification) -> Tensor:  # noqa: ANN401
     """Pixels of the owner's inputs."""
     form = task.form
     try:
-        found = torch.as_tensor(inputs)
+        pixels = torch.as_tensor(inputs)
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError("truth: this model takes images. Pass a tensor of them.") from None
-    bytes_ = found.dtype == torch.uint8 and form.plain
-    found = found.float() / 255 if bytes_ else found.float()
-    found = found[None] if found.dim() == len(form.shape) else found
-    if tuple(found.shape[1:]) != form.shape:
+    bytes_ = pixels.dtype == torch.uint8 and form.plain
+    pixels = pixels.float() / 255 if bytes_ else pixels.float()
+    pixels = pixels[None] if pixels.dim() == len(form.shape) else pixels
+    if tuple(pixels.shape[1:]) != form.shape:
         raise ConfigError(
-            f"truth: the inputs have the shape {tuple(found.shape)}, and the model takes "
+            f"truth: the inputs have the shape {tuple(pixels.shape)}, and the model takes "
             f"(example, {', '.join(map(str, form.shape))}). Pass the clients' examples."
         )
-    return form.read(found)
+    return form.read(pixels)
 
 
 def _check_range(guessed: Examples, private: Examples) -> None:

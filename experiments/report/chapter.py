@@ -147,26 +147,26 @@ class Chapter:
     def tables(self) -> dict[str, Table]:
         """By kind."""
         section = self.section
-        made = (
+        parts = (
             *verdict_tables(section),
             *tradeoff_tables(section),
             *tables(section),
             trend(section, self.results.updates),
             union_table(section, self._recovered),
         )
-        return named(made, self.anchor)
+        return named(parts, self.anchor)
 
     @cached_property
     def extras(self) -> dict[str, Table]:
         """The tables at the end by heading: in full, or once ``fedsim limits`` was run."""
         if not self.full and self.results.limits is None:
             return {}
-        made = dict(appendix(self.results, self.anchor))
+        by_heading = dict(appendix(self.results, self.anchor))
         if self.brackets:
             bounds = budget_table(self.brackets.values(), settings(self.results.cells, {}))
             heading = "How close a reconstruction can come"
-            made[heading] = named([bounds], self.anchor)[bounds.name]
-        return made
+            by_heading[heading] = named([bounds], self.anchor)[bounds.name]
+        return by_heading
 
     @property
     def brief(self) -> dict[str, Table]:

@@ -202,7 +202,7 @@ def limit_tables(run: Run, record: LimitsRecord) -> Limits:
     rules = read_rules(run.root)
     scored = [bracket for section in sections for bracket in brackets(section, known).values()]
     both = {cell: unscored(limit, rules[experiments[cell]]) for cell, limit in known.items()}
-    both |= {one.limit.cell: one for one in scored}
+    both |= {bracket.limit.cell: bracket for bracket in scored}
     tables = (
         rank_table(record.ranks, labels),
         success_table(record.successes, labels),

@@ -197,14 +197,16 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
         "CONTRADICTION: a bound says that no attack can gain so much, so "
         "that one of its assumptions is wrong, or the computation is"
     ),
-    "failed": lambda _, one: f"{_jobs(one)} failed",
-    "unfinished": lambda _, one: f"{_jobs(one)} unfinished: the clock ended them",
-    "exhausted": lambda _, one: f"{_jobs(one)} exhausted: a budget of the attack ended them",
-    "interrupted": lambda _, one: f"{_jobs(one)} were interrupted: fedsim attack runs them again",
+    "failed": lambda _, reason: f"{_jobs(reason)} failed",
+    "unfinished": lambda _, reason: f"{_jobs(reason)} unfinished: the clock ended them",
+    "exhausted": lambda _, reason: f"{_jobs(reason)} exhausted: a budget of the attack ended them",
+    "interrupted": lambda _, reason: (
+        f"{_jobs(reason)} were interrupted: fedsim attack runs them again"
+    ),
     "no_adaptive": lambda *_: "no attack was adapted to the defense",
     "no_control": lambda *_: "no attack that was run is shown to work here without a defense",
     "below_blind": _below_blind,
     "foreign_control": _foreign,
     "hardly_tested": lambda *_: "every attack refused most victims",
-    "skipped": lambda _, one: f"{_jobs(one)} were skipped",
+    "skipped": lambda _, reason: f"{_jobs(reason)} were skipped",
 }

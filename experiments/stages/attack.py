@@ -94,7 +94,7 @@ class Attackers:
         else:
             run_serial(specs, self._ledger, self._show, retry_failed=self._retry_failed)
 
-    def kept(self, run: Run) -> str:
+    def unrepeated(self, run: Run) -> str:
         """What to know of jobs that an earlier commit ended; empty if there are none."""
         commits = ", ".join(earlier_commits(run.root, "attack")) if self.resumed else ""
         return commits and (

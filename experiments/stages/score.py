@@ -132,7 +132,7 @@ class Scorer:
             and (clients is None or key.client in clients)
         ]
         guesses = {key: read_guess(self.victims, entry.label, key) for key in keys}
-        known = {key: made.examples.tokens for key, made in guesses.items() if made.examples}
+        known = {key: guess.examples.tokens for key, guess in guesses.items() if guess.examples}
         texts = {key: self.victims.examples(key).tokens for key in keys}
         for key, hits in guessed_for_others(known, texts).items():
             common = self.columns(entry, key, guesses[key].record, OTHER_CLIENTS)

@@ -199,8 +199,8 @@ def from_elsewhere(captures: Path) -> bool:
 
 def named_options(spec: TaskSpec) -> str:
     """The options by which a user names the network and the loss of captures."""
-    made = not spec.factory.startswith("torch.")  # such as Sequential, empty if made of nothing
-    model = spec.factory.replace("__main__:", "FILE.py:") if made else "MODULE:FUNCTION"
+    is_users = not spec.factory.startswith("torch.")  # such as Sequential, empty if there is none
+    model = spec.factory.replace("__main__:", "FILE.py:") if is_users else "MODULE:FUNCTION"
     loss = spec.loss.replace("__main__:", "FILE.py:") or "MODULE:FUNCTION"
     return f"--model {model} --loss {loss}"
 

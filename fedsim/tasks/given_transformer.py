@@ -145,10 +145,10 @@ def transformer_task(
         target=target,
         targets=0 if target == "class" else classes,
     )
-    made = _CLASSES[kind](spec, words) if target == "class" else TextScoring(spec, words)
+    text_task = _CLASSES[kind](spec, words) if target == "class" else TextScoring(spec, words)
     if isinstance(model, nn.Module):
-        check_rebuilt(made, model)
-    return made
+        check_rebuilt(text_task, model)
+    return text_task
 
 
 def _target(architecture: Mapping[str, Any], outputs: int) -> Target:

@@ -54,10 +54,13 @@ def check_rebuilt(task: TextTask, network: nn.Module) -> None:
         (1, min(_PLACES, task.max_length)),
         generator=torch.Generator().manual_seed(0),
     )
-    made, own = _outputs(rebuilt, ids), _outputs(copied(network).cpu().float().eval(), ids)
-    if _apart(made[""], own.get("", torch.empty(0))) <= _APART:
+    expected = _outputs(rebuilt, ids)
+    actual = _outputs(copied(network).cpu().float().eval(), ids)
+    if _apart(expected[""], actual.get("", torch.empty(0))) <= _APART:
         return
-    changed = (key for key, value in own.items() if _apart(made.get(key, value), value) > _APART)
+    changed = (
+        key for key, value in actual.items() if _apart(expected.get(key, value), value) > _APART
+    )
     place = next(changed, "")
     raise ConfigError(
         f"model: {name} computes something else than its configuration makes, first in "
@@ -94,8 +97,8 @@ def _outputs(network: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     return seen
 
 
-def _apart(made: Tensor, own: Tensor) -> float:
+def _apart(expected: Tensor, actual: Tensor) -> float:
     """Largest difference in parts of the largest value; of other shapes, everything."""
-    if made.shape != own.shape:
+    if expected.shape != actual.shape:
         return float("inf")
-    return float((made - own).abs().max() / own.abs().max().clamp(min=1e-30))
+    return float((expected - actual).abs().max() / actual.abs().max().clamp(min=1e-30))

@@ -126,8 +126,8 @@ def bypassed(network: nn.Module, layer: str, inputs: Tensor) -> bool:
         network(inputs)
     note.remove()
     given = inputs.detach().requires_grad_()
-    own = {id(value) for value in network.get_submodule(layer).parameters()}
-    others = [p for p in network.parameters() if id(p) not in own and p.dim() > 1]
+    of_layer = {id(value) for value in network.get_submodule(layer).parameters()}
+    others = [p for p in network.parameters() if id(p) not in of_layer and p.dim() > 1]
     with torch.enable_grad(), replaced_output(network, layer, outputs[-1].requires_grad_()):
         value = network(given)
         if not value.requires_grad:

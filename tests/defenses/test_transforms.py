@@ -114,10 +114,8 @@ def test_of_equal_magnitudes_the_first_are_kept() -> None:
     assert largest(torch.zeros(5), 2).nonzero().flatten().tolist() == [0, 1]
 
 
-def test_prune_works_beyond_the_limit_of_quantile() -> None:
+def test_prune_takes_tensors_too_large_for_the_quantile_of_older_torch() -> None:
     value = torch.arange(17_000_000, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match="too large"):
-        value.quantile(0.5)
     pruned = Prune(fraction=0.999).on_update({"w": value}, rng())["w"]
     assert pruned.count_nonzero() == 17_000
     assert pruned[-17_000:].count_nonzero() == 17_000

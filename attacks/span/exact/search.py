@@ -122,8 +122,8 @@ class ExactSearch:
             return guess, ""
         assert batch.mask is not None
         lines = [
-            [token for token, real in zip(ids, own, strict=True) if real]
-            for ids, own in zip(batch.inputs.tolist(), batch.mask.tolist(), strict=True)
+            [token for token, real in zip(ids, mask, strict=True) if real]
+            for ids, mask in zip(batch.inputs.tolist(), batch.mask.tolist(), strict=True)
         ]
         end, firsts = task.tokenizer.eos_token_id, {line[0] for line in lines}
         chained = sum(line[-1] in firsts for line in lines) >= len(lines) - count
@@ -163,7 +163,7 @@ class ExactSearch:
         return sentences, self.job.expired
 
     def _packed(
-        self, test: SpanTest, shortlist: Candidates, limit: float, found: list[SpanSentence]
+        self, test: SpanTest, shortlist: Candidates, limit: float, sentences: list[SpanSentence]
     ) -> list[SpanSentence]:
         """Rows of texts that see those before them, their positions restarting; none if no such.
 
@@ -171,8 +171,8 @@ class ExactSearch:
         restart behind an end token, or behind the last token that is in the span as it is placed.
         """
         end = self.model.task.tokenizer.eos_token_id
-        ends = [end] if any(end in sentence.ids[1:] for sentence in found) else []
-        ends += [sentence.ids[-1] for sentence in found if sentence.in_span]
+        ends = [end] if any(end in sentence.ids[1:] for sentence in sentences) else []
+        ends += [sentence.ids[-1] for sentence in sentences if sentence.in_span]
         words = torch.cat(list(shortlist.tokens)).unique()
         most = min(self.model.task.most_tokens, test.subspace.rank + 1)
         tokens = [shortlist.tokens[0], *[words] * (most - 1)]

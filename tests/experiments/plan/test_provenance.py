@@ -42,16 +42,16 @@ def test_jobs_of_an_earlier_commit_keep_it(make_run: Make, monkeypatch: pytest.M
     def commits() -> object:
         return read_provenance(run.root)["commits"]["attack"]
 
-    assert not attack("one").kept
-    assert not attack("one").kept
+    assert not attack("one").unrepeated
+    assert not attack("one").unrepeated
     later = attack("two")
-    assert later.kept.startswith("3 jobs stay as they ended, some under one; without ")
-    assert later.kept in later.line()
+    assert later.unrepeated.startswith("3 jobs stay as they ended, some under one; without ")
+    assert later.unrepeated in later.line()
     assert commits() == "one"
     (guesses,) = run.root.glob("*/guesses")
     next(guesses.rglob("*.json")).unlink()
-    assert attack("two").kept.startswith("2 jobs stay as they ended, some under one; ")
+    assert attack("two").unrepeated.startswith("2 jobs stay as they ended, some under one; ")
     assert commits() == "one, then two"
     shutil.rmtree(guesses)
-    assert not attack("three").kept
+    assert not attack("three").unrepeated
     assert commits() == "one, then two, then three"
