@@ -40,6 +40,7 @@ from fedsim.files import read_record
 from fedsim.plain_files import digest_plain
 from fedsim.records import LOST
 from fedsim.redaction import redacted
+from fedsim.tasks import from_elsewhere
 
 _SOURCES = (
     *("experiment.toml", "summary.json"),
@@ -102,8 +103,10 @@ class Compiler:
                     yield f"{cell.name}/{name}"
 
     def _system(self, section: TaskFindings) -> System:
-        cells = [cell.config for cell in self.run.cells if cell.name in section.cells]
-        threat = threat_model(cells)
+        mine = [cell for cell in self.run.cells if cell.name in section.cells]
+        cells = [cell.config for cell in mine]
+        foreign = any(from_elsewhere(cell.captures.root) for cell in mine)
+        threat = threat_model(cells, foreign=foreign)
         described = (
             ("task", title(section.task)),
             ("model", section.model),
@@ -115,8 +118,8 @@ class Compiler:
             name=f"{section.dataset}, {section.model}, {title(section.protocol)}",
             described=tuple((what, redacted(value)) for what, value in described),
             flow=tuple(_flow(cells)),
-            level=level_of(cells[0]),
-            unmet=tuple(_unmet(cells[0])),
+            level="" if foreign else level_of(cells[0]),
+            unmet=() if foreign else tuple(_unmet(cells[0])),
             granted=threat.granted,
             withheld=threat.withheld,
         )

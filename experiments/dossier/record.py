@@ -17,7 +17,7 @@ class System(Data):
     Attributes:
         described: what and value, in reading order.
         flow: the way of the data, in sentences.
-        level: rung of the ladder of realism.
+        level: rung of the ladder of realism; empty of another application, whose is not known.
         unmet: what the next rung would take.
         granted: facts that the server was told.
         withheld: facts that it was not told.

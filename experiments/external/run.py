@@ -10,6 +10,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from experiments.external.evidence import Fit
 from experiments.external.guess import Guess, caveats
 from experiments.external.saving import save_capture
 from experiments.plan.cells import Cell
-from experiments.plan.config import CAPTURED, AttackStage, ExperimentConfig, Plan
+from experiments.plan.config import AttackStage, ExperimentConfig, Plan
 from experiments.plan.folder import Run
 from experiments.stages.attack import guess_folder
 from experiments.stages.rows import read_rows
@@ -29,7 +30,7 @@ from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError, StoreError
 from fedsim.federation import FederationConfig
 from fedsim.files import Sealed, digest, load_tensors, read_record, write_json
-from fedsim.knowledge import FACTS
+from fedsim.knowledge import FACTS, Knowledge
 from fedsim.manifest import hashes
 from fedsim.metrics import METRICS
 from fedsim.plain_files import make_private
@@ -191,7 +192,7 @@ def _experiment(captures: Captured, budget: float) -> ExperimentConfig:
         "seen": [(str(record.key), record.sha256, record.sent_sha256) for record in records],
     }
     text = json.dumps(known, sort_keys=True, default=str)
-    facts = records[0].knowledge.model_copy(update=captures.knows)
+    facts = _known(captures)
     kinds = {captures.kind or record.kind for record in records}
     replies = Counter(record.key.round for record in records)
     federation = FederationConfig(
@@ -207,12 +208,21 @@ def _experiment(captures: Captured, budget: float) -> ExperimentConfig:
     others = tuple(name for name in METRICS if name != "label_accuracy")
     return ExperimentConfig(
         name=f"captures-{digest(text.encode())[:8]}",
-        task=TaskConfig(model=spec.factory or spec.model, dataset=CAPTURED),
+        task=TaskConfig(model=spec.factory or spec.model, dataset="captures"),
         federation=federation,
         server_knows=ServerKnows(**granted),
         attack_stage=AttackStage(time_budget=budget, group_size=1, control_jobs=0),
         metrics=() if spec.target == "class" else others,
     )
+
+
+def _known(captures: Captured) -> Knowledge:
+    """The facts behind the first capture that fits: told, or read off the reply itself."""
+    keys = captures.store.keys()
+    for key in keys:
+        with suppress(ConfigError):  # said where captures are taken in
+            return captures.update(key).observation.knowledge
+    return captures.store.record(keys[0]).knowledge.model_copy(update=captures.knows)
 
 
 def _take_in(captures: Captured, cell: Cell) -> None:

@@ -31,8 +31,6 @@ from fedsim.server_knows import ServerKnows
 if TYPE_CHECKING:
     from fedsim.records import Modality  # imports torch
 
-CAPTURED = "captures"
-"""Data set of an experiment whose captures are another application's."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 

@@ -89,7 +89,7 @@ class Chapter:
     @cached_property
     def threat(self) -> ThreatModel:
         """Who attacked, and what was simulated."""
-        return threat_model(list(self.results.cells.values()))
+        return threat_model(list(self.results.cells.values()), foreign=self.results.foreign)
 
     @cached_property
     def answers(self) -> list[SectionAnswer]:

@@ -205,9 +205,11 @@ def attackers(chapters: Sequence[Chapter]) -> str:
     names = dict.fromkeys(title(result.attack) for result in attacks if not was_refused(result))
     refused = dict.fromkeys(title(r.attack) for r in attacks if title(r.attack) not in names)
     hidden = withheld([chapter.threat for chapter in chapters])
+    foreign = any(chapter.threat.foreign for chapter in chapters)
+    knew = "did not know" if foreign else "was not told"
     parts = (
         WHO,
-        f"It was not told {', nor '.join(hidden)}." if hidden else "",
+        f"It {knew} {', nor '.join(hidden)}." if hidden else "",
         f"It ran {counted(len(names), 'attack')}: {listed(list(names))}." if names else "",
         f"{listed([capital(name) for name in refused])} could attack nothing." if refused else "",
     )

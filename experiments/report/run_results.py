@@ -21,6 +21,7 @@ from experiments.stages.updates import UpdateRow
 from fedsim.cell import CellConfig
 from fedsim.files import read_record, read_text
 from fedsim.records import ScoreRow
+from fedsim.tasks import from_elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class RunResults:
         partial: how many jobs are settled, in words; empty if all are.
         findings: the verdicts and what they rest on, of the whole run.
         cells: those of the findings, by name.
+        foreign: the captures are another application's.
         members: scores of the attacks that infer membership.
         properties: scores of the attacks that infer classes or words.
         coverage: rows recovered so far, by round.
@@ -51,6 +53,7 @@ class RunResults:
     partial: str
     findings: Findings
     cells: Mapping[str, CellConfig]
+    foreign: bool
     members: Sequence[ScoreRow]
     properties: Sequence[ScoreRow]
     coverage: Sequence[Coverage]
@@ -110,6 +113,7 @@ def read_results(run: Path, findings: Findings, *, examples: bool) -> RunResults
         partial=str(scored_progress(provenance)),
         findings=findings,
         cells=cells,
+        foreign=any(from_elsewhere(run / name / "captures") for name in cells),
         members=_if_inferred(run / "membership.parquet"),
         properties=_if_inferred(run / "properties.parquet"),
         coverage=read_rows(run / "coverage.parquet", Coverage),

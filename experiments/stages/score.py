@@ -214,7 +214,7 @@ class Scorer:
             "protocol": federation.protocol,
             "batch_size": federation.batch_size,
             **defense_of(cell)._asdict(),
-            "level": level_of(cell.config),
+            "level": "" if self.victims.foreign else level_of(cell.config),
         }
 
     def _metrics(self, control: str) -> list[Metric]:

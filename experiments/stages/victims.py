@@ -26,6 +26,11 @@ class Victims:
         """The cell's task, from its captures, to compare examples with."""
         return load_task(self.cell.captures.root, network=False)
 
+    @property
+    def foreign(self) -> bool:
+        """Whether the captures are another application's."""
+        return from_elsewhere(self.cell.captures.root)
+
     @cached_property
     def keys(self) -> list[CaptureKey]:
         """The captures, by round and client; of another application's, those whose truth is known.
@@ -37,7 +42,7 @@ class Victims:
         if not captures.root.is_dir():
             raise StoreError(f"{captures.root}: the folder is missing. Restore it.")
         keys = captures.keys()
-        if from_elsewhere(captures.root):
+        if self.foreign:
             keys = [key for key in keys if key in self._known]
         return keys
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.plan.config import CAPTURED
 from experiments.plan.levels import level_of
 from experiments.wording.defense_names import cell_defense
 from experiments.wording.names import natural, title
@@ -64,6 +63,8 @@ class ThreatModel:
         varied: facts that it knew in some.
         protocol: (what, value or values), in reading order.
         defenses: each chain with the options that are no defaults.
+        foreign: another application's clients replied, of whom the server knows what it was told
+            and what it read off their replies.
     """
 
     granted: tuple[str, ...]
@@ -71,15 +72,22 @@ class ThreatModel:
     varied: tuple[str, ...]
     protocol: tuple[tuple[str, str], ...]
     defenses: tuple[str, ...]
+    foreign: bool = False
 
 
-def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
-    """The card of cells that share task, data set, model and protocol."""
+def threat_model(cells: Sequence[CellConfig], *, foreign: bool = False) -> ThreatModel:
+    """The card of cells that share task, data set, model and protocol.
+
+    Args:
+        cells: their settings.
+        foreign: they hold another application's captures, so that nothing was simulated.
+    """
     facts = [fact for fact in FACTS if any(_tells(fact, cell) for cell in cells)]
     grants = [cell.server_knows.grants() for cell in cells]
     count = {fact: sum(fact in granted for granted in grants) for fact in facts}
     alone = [cell.seed for cell in cells if not cell.capture.enabled]
-    lines = [_protocol(cell) for cell in cells if cell.capture.enabled or len(alone) == len(cells)]
+    described = _captured if foreign else _protocol
+    lines = [described(cell) for cell in cells if cell.capture.enabled or len(alone) == len(cells)]
     return ThreatModel(
         granted=tuple(WORDS[fact] for fact in facts if count[fact] == len(cells)),
         withheld=tuple(WORDS[fact] for fact in facts if count[fact] == 0),
@@ -92,6 +100,7 @@ def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
         defenses=tuple(
             sorted({cell_defense(cell) for cell in cells}, key=lambda c: (c != "none", natural(c)))
         ),
+        foreign=foreign,
     )
 
 
@@ -147,10 +156,6 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         "first weights": AUTO if task.weights == "auto" else task.weights,
         "private rows": f"{task.dataset}, {task.split}",
     }
-    if task.dataset == CAPTURED:  # what the clients of another application did is not known
-        seen = ("protocol", "clients", "what comes back", "rounds")
-        most = f"at most {run.clients} captured in a round"
-        return {what: lines[what] for what in seen} | {"clients": most}
     if run.protocol == "fedavg":
         amount = (
             counted(run.local_steps, "step")
@@ -184,6 +189,13 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
             "round, the same rows each time, never aggregated"
         )
     return lines | {"seed": str(cell.seed)}
+
+
+def _captured(cell: CellConfig) -> dict[str, str]:
+    """What the server saw; what the clients of another application did is not known."""
+    lines, run = _protocol(cell), cell.federation
+    seen = {what: lines[what] for what in ("protocol", "clients", "what comes back", "rounds")}
+    return seen | {"clients": f"at most {run.clients} captured in a round"}
 
 
 def _stored(policy: CaptureConfig) -> str:

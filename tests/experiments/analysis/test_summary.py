@@ -309,6 +309,16 @@ def test_the_card_says_what_was_granted_withheld_and_varied() -> None:
     assert card.defenses == ("none",)
 
 
+def test_a_data_set_called_captures_is_simulated_as_any_other() -> None:
+    config = cell()
+    config = config.model_copy(
+        update={"task": config.task.model_copy(update={"dataset": "captures"})}
+    )
+    assert {"realism", "batch size", "private rows"} <= dict(threat_model([config]).protocol).keys()
+    seen = dict(threat_model([config], foreign=True).protocol)
+    assert seen.keys() == {"protocol", "clients", "what comes back", "rounds"}
+
+
 def test_the_card_tells_the_protocol() -> None:
     config = cell().model_copy(
         update={

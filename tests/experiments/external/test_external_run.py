@@ -77,13 +77,16 @@ def test_with_the_truth_the_page_has_a_verdict(captures: Path, said: Said) -> No
     text = (captures / "run" / "report" / "index.html").read_text("utf-8")
     assert "an eavesdropper recovers 2 of 2 texts verbatim" in text
     assert "<title>captures: " in text
+    assert "It did not know which classes occur" in text
     assert "nor how many examples a client used" in text
+    assert ("realism" in text, "Simulated" in text) == (False, False)
     assert "at most 2 captured in a round" in text
     assert "local training" not in text  # of which nothing is known
     beside = (captures / "run" / "report" / "captures.html").read_text("utf-8")
     assert "The private examples are known" in beside
     scores = fedsim.load(captures / "run").scores
     assert set(scores[scores.metric == "exact_match"].value) == {1.0}
+    assert set(scores.level) == {""}  # a level is of options that nobody has set
 
 
 def test_the_stages_take_the_run_folder_as_any_other(captures: Path, said: Said) -> None:

@@ -1,5 +1,7 @@
 """Clients whose model is not the one that the server sent to everybody."""
 
+import html
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,8 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fedsim
+from experiments.external.attack_stage import attack_captures
 from experiments.external.captured import Captured, captured
+from experiments.external.score_stage import score_captures
+from experiments.wording.threat import WORDS
+from fedsim.capture import CaptureKey
 from fedsim.errors import CannotAttack
+from fedsim.truth import TruthStore
+from fedsim.types import Batch
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid
 from server.grids.local import run_server
@@ -164,6 +172,32 @@ def test_a_head_of_its_own_that_comes_back_is_certified_from_its_second_round(
     capture(tmp_path, train, rounds=2)
     notes = check(read(tmp_path), lambda round_: round_ == 2)
     assert all("did not start from what was sent" in note for note in notes)
+
+
+def test_the_scored_page_knows_the_steps_that_normalisation_counted(tmp_path: Path) -> None:
+    rows = [torch.cat([image(2 * client), image(2 * client + 1)]) for client in range(CLIENTS)]
+    labels = torch.tensor([0, 3])
+
+    def train(message: Message, client: int) -> dict[str, ArrayRecord]:
+        net = Net()
+        net.load_state_dict(weights_in(message))
+        F.cross_entropy(net.train()(rows[client]), labels).backward()
+        torch.optim.SGD(net.parameters(), RATE).step()
+        return {"arrays": ArrayRecord(OrderedDict(net.state_dict()))}
+
+    folder, truth = tmp_path / "captures", tmp_path / "private"
+    capture(folder, train)
+    for client in range(CLIENTS):
+        key = CaptureKey(round=1, client=1000 + client)
+        TruthStore(truth).save(key, Batch(rows[client], labels), (0, 1), ((0, 1),))
+    attack_captures(read(folder, knows={"num_examples": 2}), ["inverting"], 3, quiet=True)
+    score_captures(folder, truth)
+    text = html.unescape((folder / "run" / "report" / "index.html").read_text("utf-8"))
+    unknown = re.search(r"It did not know ([^.]*)\.", text)
+    assert unknown is not None
+    assert WORDS["labels"] in unknown[1]
+    assert WORDS["local_steps"] not in unknown[1]
+    assert WORDS["train_mode"] not in unknown[1]
 
 
 @pytest.mark.parametrize("replies", ["difference", "next value", "behind"])

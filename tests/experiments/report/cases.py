@@ -25,7 +25,7 @@ def results_of(cells: Mapping[str, CellConfig], **given: Any) -> RunResults:
     rows = ("members", "properties", "coverage", "updates", "signals", "audits", "examples")
     nothing: dict[str, Any] = dict.fromkeys(rows, ())
     nothing |= {"name": "run", "experiment": "", "provenance": {}, "partial": ""}
-    nothing |= {"findings": Findings(sections=()), "limits": None, "budgets": {}}
+    nothing |= {"findings": Findings(sections=()), "limits": None, "budgets": {}, "foreign": False}
     return RunResults(**nothing | {"cells": cells} | given)
 
 
