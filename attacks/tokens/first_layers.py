@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observed.calls import inputs_of
+from attacks.tokens.windows import Windows
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
@@ -94,6 +95,7 @@ class FirstLayers:
         # OPT's table takes the mask in place of indices.
         self._table = table if type(table) is nn.Embedding else None
         self.places: Tensor | None = None
+        self._windows = Windows(network)
         self._takes_positions = "position_ids" in inspect.signature(network.forward).parameters
         self._arguments: dict[str, Tensor] = {}
         self.begin = 0
@@ -205,7 +207,8 @@ class FirstLayers:
         mask = mask.masked_fill(~sees, torch.finfo(dtype).min).expand(count, 1, size, size)
         ids = torch.cat([prefixes, tokens.expand(count, more)], 1)
         places = self._places(ids[:, : start + 1])
-        with self._placed(torch.cat([places, places[:, -1:].expand(-1, more - 1)], 1)):
+        places = torch.cat([places, places[:, -1:].expand(-1, more - 1)], 1)
+        with self._windows.extending(start, size), self._placed(places):
             return [inputs[:, start:] for inputs in self._run(layers, ids, mask)]
 
     def of_lines(self, layers: Sequence[Layer], ids: Tensor) -> list[Tensor]:

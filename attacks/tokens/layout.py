@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,9 @@ class Layout:
                 handle = network.register_forward_pre_hook(hook, with_kwargs=True)
                 stack.callback(handle.remove)
             if self.fused:
-                _attend(network, "sdpa")
+                # Gemma 2 has eager attention alone, and so has its client.
+                with suppress(ValueError):
+                    _attend(network, "sdpa")
                 stack.callback(_attend, network, "eager")
             yield
 

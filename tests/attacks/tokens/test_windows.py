@@ -1,0 +1,93 @@
+"""Networks whose attention sees a window of the tokens before."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import fedsim
+from attacks.tokens.first_layers import FirstLayers
+from benchmarks.family_cases import SHAPES
+from experiments.external.update import Update
+from fedsim.data.rows import load_rows
+from fedsim.models import TEXT_MODELS, transformer
+
+WINDOWS: dict[str, dict[str, Any]] = {
+    "mistral": {},
+    "phi3": {},
+    "gemma2": {},
+    "gemma3_text": {},
+    "qwen2": {"use_sliding_window": True, "max_window_layers": 0},
+    "qwen3": {"use_sliding_window": True, "max_window_layers": 1},
+}
+"""What the families with windows of four tokens have besides."""
+END = 0
+A, B = 3, 7
+
+
+@cache
+def client(family: str) -> tuple[Any, Any]:
+    """A random model with eager attention, and the tiny tokenizer."""
+    tokenizer = transformer.tokenizer(str(TEXT_MODELS["tiny-gpt2"]))
+    shape = SHAPES["llama"] | {
+        "max_position_embeddings": 64,
+        "sliding_window": 4,
+        "eos_token_id": 0,
+    }
+    shape |= WINDOWS[family] | {"model_type": family, "pad_token_id": None, "bos_token_id": None}
+    config = AutoConfig.for_model(**shape, vocab_size=len(tokenizer))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    return model.float().eval(), tokenizer
+
+
+def text(row: int) -> str:
+    (line,) = load_rows("sentences", f"train[{row}:{row + 1}]", modality="text").inputs
+    return str(line)
+
+
+def update(family: str, rows: tuple[int, ...], noise: float = 0.0, count: int = 0) -> Update:
+    model, tokenizer = client(family)
+    lines = [torch.tensor([*tokenizer(text(row)).input_ids, END]) for row in rows]
+    ids = torch.nn.utils.rnn.pad_sequence(lines, batch_first=True, padding_value=END)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(x) for x in lines], batch_first=True)
+    labels = ids.masked_fill(mask == 0, -100)
+    loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+    gradients = list(torch.autograd.grad(loss, list(model.parameters())))
+    gradients[-1] = gradients[-1] + noise * torch.randn_like(gradients[-1])
+    return Update.of(
+        model, gradients=gradients, tokenizer=tokenizer, num_examples=count or len(rows)
+    )
+
+
+@pytest.mark.parametrize("rows", [(A,), (A, B)])
+@pytest.mark.parametrize("family", WINDOWS)
+def test_texts_longer_than_a_window(family: str, rows: tuple[int, ...]) -> None:
+    guess = fedsim.attack(update(family, rows), "span", budget=60, quiet=True)
+    assert sorted(guess.texts) == sorted(map(text, rows))
+    assert set(guess.confidence) == {"certified"}
+
+
+@pytest.mark.parametrize("family", WINDOWS)
+def test_next_tokens_see_what_they_see_in_their_sentence(family: str) -> None:
+    model, _ = client(family)
+    layers = FirstLayers(model, [11, 12, 13], 32)
+    line = torch.arange(20, 40)
+    kinds = [*layers.contexts, *layers.later]
+    for start in (1, 3, 4, 5, 11):
+        prefix, tokens = line[None, :start], line[start:]
+        beside = layers.of_extensions(kinds, prefix, tokens)
+        whole = torch.cat([prefix.expand(len(tokens), -1), tokens[:, None]], 1)
+        for one, alone in zip(beside, layers.of_lines(kinds, whole), strict=True):
+            assert torch.allclose(one[0], alone[:, -1], atol=1e-5)
+
+
+def test_a_network_without_fused_attention_is_searched_without_it() -> None:
+    """A missing sentence lets the search try padding on the left, which is fused attention's."""
+    guess = fedsim.attack(update("gemma2", (A,), 1e-4, count=2), "span", budget=60, quiet=True)
+    assert "certified" not in guess.confidence
+    assert "1 of 2 examples found" in guess.note
