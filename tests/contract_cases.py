@@ -166,6 +166,8 @@ MODEL_CASES = {
     "resnet20-group-norm": ("shapes", "image-classification"),
     "resnet20-norm-free": ("shapes", "image-classification"),
     "preact-resnet20": ("shapes", "image-classification"),
+    "resnet18": ("shapes", "image-classification"),
+    "resnet18-group-norm": ("shapes", "image-classification"),
     "tiny-bert": ("sentences", "text-classification"),
     "tiny-gpt2": ("sentences", "language-modelling"),
     "transformer3": ("sentences", "language-modelling"),

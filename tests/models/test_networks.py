@@ -32,6 +32,8 @@ def make(name: str, shape: tuple[int, ...] = CIFAR, classes: int = 10) -> ImageN
         ("resnet20-group-norm", CIFAR, 10, 269_722),
         ("resnet20-norm-free", CIFAR, 10, 269_722),
         ("preact-resnet20", CIFAR, 10, 272_282),
+        ("resnet18", (3, 224, 224), 1000, 11_689_512),  # torchvision's
+        ("resnet18-group-norm", (3, 64, 64), 10, 11_181_642),
         ("mlp", CIFAR, 10, 3072 * 256 + 256 + 256 * 256 + 256 + 2_570),
     ],
 )
@@ -114,7 +116,9 @@ def test_resnet_has_twenty_weight_layers() -> None:
     assert sum(not isinstance(part, torch.nn.BatchNorm2d) for part in layers) == 20
 
 
-@pytest.mark.parametrize("name", ["resnet20-group-norm", "resnet20-norm-free"])
+@pytest.mark.parametrize(
+    "name", ["resnet20-group-norm", "resnet20-norm-free", "resnet18-group-norm"]
+)
 def test_a_resnet_without_batch_normalisation_treats_images_one_by_one(name: str) -> None:
     network, images = make(name).train(), torch.rand(3, *CIFAR)
     alone = torch.cat([network(image[None]) for image in images])
