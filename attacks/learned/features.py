@@ -17,6 +17,9 @@ from fedsim.types import Batch, Tensors
 
 _AT_ONCE = 64
 """Most updates that one ``vmap`` processes at a time."""
+_BYTES = 128 << 20
+"""Most bytes of gradients in it: a slope of ResNet18 takes .29 CPU seconds at half of it, .29 here,
+.34 at twice as much, .35 at eight updates."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,8 @@ class Slopes:
         update = self.coordinates.unflatten(linear)
         weight, bias = update[self.head.weight], update[str(self.head.bias)]
         labels = bias.argmin(1)
-        slopes = vmap(self._slope, chunk_size=_AT_ONCE)(update, labels).detach()
+        chunk = max(1, min(_AT_ONCE, _BYTES // (4 * self.coordinates.count)))
+        slopes = vmap(self._slope, chunk_size=chunk)(update, labels).detach()
         known = one_hot(labels, self.classes)
         return torch.cat([slopes, bias, head_input(weight, bias), known.to(bias)], 1)
 

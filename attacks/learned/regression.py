@@ -58,20 +58,21 @@ class RidgeRegression(nn.Module):
         mean = truths.mean(0)
         wide = features.shape[1] > len(features)  # the smaller of the two systems is solved
         gram = (features @ features.T if wide else features.T @ features).double()
+        across = others @ features.T if wide else others
         right = (truths - mean if wide else features.T @ (truths - mean)).double()
         lowest = torch.full((), math.inf, device=features.device)
+        best = torch.zeros_like(right, dtype=torch.float32)
         for ridge in _RIDGES:
             penalty = ridge * len(features) * torch.eye(len(gram), device=gram.device)
             factor, failed = torch.linalg.cholesky_ex(gram + penalty)
             if failed:
                 continue
             solved = torch.cholesky_solve(right, factor).float()
-            weight = features.T @ solved if wide else solved
-            error = (others @ weight + mean - heldout[1]).square().mean()
+            error = (across @ solved + mean - heldout[1]).square().mean()
             if error < lowest:
-                lowest = error
-                self.linear.weight.copy_(weight.T)
-                self.linear.bias.copy_(mean)
+                lowest, best = error, solved
+        self.linear.weight.copy_((features.T @ best if wide else best).T)
+        self.linear.bias.copy_(mean)
         return lowest
 
     def forward(self, features: Tensor) -> Tensor:
