@@ -16,8 +16,8 @@ MEMORY = 4 << 30
 _SLICE = 256
 """Most updates of single examples simulated in one pass."""
 _SLICE_BYTES = 1 << 30
-"""Most bytes of their linear features. A pass takes twice as much: of ResNet18 2.0 GiB at 24 updates
-and 1.0 GiB at 12, which take as long each; 256 would take 21 GiB."""
+"""Most bytes of their linear features. A pass takes twice as much: of ResNet18 2.0 GiB at 24
+updates and 1.0 GiB at 12, which take as long each; 256 would take 21 GiB."""
 
 
 class SimulatedUpdates:
