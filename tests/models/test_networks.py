@@ -8,6 +8,7 @@ from fedsim.models import IMAGE_MODELS, MODELS, TEXT_MODELS
 from fedsim.models.lenet import LeNet
 from fedsim.models.mlp import MLP
 from fedsim.models.network import ImageNetwork
+from fedsim.models.resnet18 import ResNet18
 from fedsim.models.resnet20 import ResidualBlock, ResNet20
 from fedsim.seeds import generator
 
@@ -109,6 +110,33 @@ def test_resnet_shortcut_keeps_every_second_pixel_and_adds_empty_channels() -> N
     assert out.shape == (1, 4, 3, 3)
     torch.testing.assert_close(out[:, 1:3], x[:, :, ::2, ::2])
     assert out[:, [0, 3]].abs().max() == 0
+
+
+@pytest.mark.parametrize("size", [33, 64])
+def test_resnet18_is_torchvisions(size: int) -> None:
+    network = ResNet18((3, size, size), 10).train()
+    network.initialise(generator(5))
+    w = dict(network.named_parameters())
+    assert list(w)[:4] == ["conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight"]
+    assert list(w)[-2:] == ["fc.weight", "fc.bias"]
+
+    def convolved(x: torch.Tensor, conv: str, norm: str, stride: int) -> torch.Tensor:
+        weight = w[f"{conv}.weight"]
+        x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+        return F.batch_norm(x, None, None, w[f"{norm}.weight"], w[f"{norm}.bias"], training=True)
+
+    images = torch.rand(2, 3, size, size, generator=generator(6))
+    x = F.max_pool2d(convolved(images, "conv1", "bn1", 2).relu(), 3, 2, 1)
+    for stage in range(1, 5):
+        for number in range(2):
+            at, stride = f"layer{stage}.{number}", 2 if stage > 1 and number == 0 else 1
+            branch = convolved(x, f"{at}.conv1", f"{at}.bn1", stride).relu()
+            branch = convolved(branch, f"{at}.conv2", f"{at}.bn2", 1)
+            if stride == 2:
+                x = convolved(x, f"{at}.downsample.0", f"{at}.downsample.1", 2)
+            x = (x + branch).relu()
+    expected = F.linear(x.mean((2, 3)), w["fc.weight"], w["fc.bias"])
+    torch.testing.assert_close(network(images), expected)
 
 
 def test_resnet_has_twenty_weight_layers() -> None:

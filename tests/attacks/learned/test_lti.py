@@ -16,6 +16,7 @@ from attacks.learned import inverter_training, simulated_updates
 from attacks.learned.inverter import assigned
 from attacks.learned.inverter_outputs import Pixels, TokenOutput, words_of
 from attacks.learned.lti import LTI
+from attacks.learned.simulated_client import SimulatedClient
 from attacks.learned.simulated_updates import SimulatedUpdates
 from attacks.observed.replay import observed_gradient
 from attacks.prior_only import PriorOnly
@@ -84,6 +85,27 @@ def test_what_is_kept_is_what_would_be_computed_anew(
     assert updates.linear is not None
     assert anew.linear is None
     torch.testing.assert_close(updates(groups, rng()), anew(groups, rng()))
+
+
+def test_updates_of_a_large_network_are_simulated_few_at_a_time(
+    victim: Victim, rows: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, seen = victim(rows[:1], classes=4, defense=())
+    description = described(task, seen, 1)
+    at_once = SimulatedUpdates(description, rows[:20], rng())
+    sizes: list[int] = []
+    linear = SimulatedClient.linear
+
+    def counted(self: SimulatedClient, batch: Batch, draw: torch.Generator) -> torch.Tensor:
+        sizes.append(len(batch))
+        return linear(self, batch, draw)
+
+    monkeypatch.setattr(SimulatedClient, "linear", counted)
+    monkeypatch.setattr(simulated_updates, "_SLICE_BYTES", 12 * description.coordinates.count)
+    few = SimulatedUpdates(description, rows[:20], rng())
+    assert sizes[-7:] == [3] * 6 + [2]
+    assert few.finished is not None
+    torch.testing.assert_close(few.finished, at_once.finished)
 
 
 @pytest.mark.parametrize(("stage", "variance"), [("client", 0.04), ("sample", 0.02)])
