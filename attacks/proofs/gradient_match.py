@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.observed.cuts import CUTS
 from attacks.observed.factored import Factored
 from attacks.observed.factors import Products, Vectors
 from attacks.observed.readings import read
@@ -25,6 +26,7 @@ from fedsim.types import Batch, Tensors
 Measure: TypeAlias = Literal["whole", "positive", "each"]
 
 _RIDGE = 1e-6  # of the inner products of lines, which may be alike
+_ROUNDING = 1e-6  # relative error of a similarity in float32
 _TOKENS = 1024  # in one forward and backward pass
 
 
@@ -56,7 +58,7 @@ class GradientMatcher:
     ) -> GradientMatcher:
         """Of an observation; ``signs`` if the update has lost its scale."""
         update = {name: value.float().to(device) for name, value in observation.update().items()}
-        sent = {} if signs else {n: v != 0 for n, v in update.items() if not read(v).complete}
+        sent = {} if signs else _sent(update)
         model = replay(observation, task, device)
         return cls(model, Factored(model), update, "each" if signs else "whole", sent)
 
@@ -99,14 +101,68 @@ class GradientMatcher:
 
         ``label`` is its class; None for a language model.
         """
+        target = line[None] if label is None else line.new_tensor([label])
+        return self._gradient(Batch(line[None], target, torch.ones_like(line[None])))
+
+    def _gradient(self, batch: Batch) -> Tensors:
         network = self.model.network
         for name, parameter in network.named_parameters():
             parameter.requires_grad_(name in self.model.parameters)
-        target = line[None] if label is None else line.new_tensor([label])
-        batch = Batch(line[None], target, torch.ones_like(line[None]))
         gradient = self.model.task.gradient(network, batch)
         network.requires_grad_(False)
         return gradient
+
+    @property
+    def _compared(self) -> list[str]:
+        """Names of the tensors whose gradient is compared, of texts by their words' table too."""
+        names = self.factored.names | {self._table_name if self._writes else self._word}
+        return [name for name in self.update if name in names]
+
+    @property
+    def _writes(self) -> bool:
+        return not self.model.task.spec.num_classes
+
+    @cached_property
+    def entries(self) -> int:
+        """Number of entries of the update that were sent and are compared."""
+        return sum(int(self.update[name].count_nonzero()) for name in self._compared)
+
+    def unexplained(self, batch: Batch) -> float:
+        """Share of the square of what was sent that a batch's gradient leaves, at its best scale.
+
+        Each line of a classifier has its own scale where that is better. Where every tensor is
+        normalised first it is one less the square of their mean cosine, each weighing as much as
+        its square.
+        """
+        gradient = self.shown(self._gradient(batch))
+        both = {n: _product(gradient[n], self.update[n]) for n in self._compared}
+        square = {n: _product(gradient[n], gradient[n]) for n in self._compared}
+        if self.measure == "each":
+            most = sum(self.norms[n] ** 2 for n in both)
+            root = sum(both[n] / max(square[n], 1e-30) ** 0.5 * self.norms[n] for n in both)
+            return 1 - max(float(root / most), 0.0) ** 2
+        scale = max(sum(both.values()), 0) / max(sum(square.values()), 1e-30)
+        every = sum(self.norms[n] ** 2 for n in both)
+        rests = (self.update[n] - scale * gradient[n] for n in both)
+        share = sum(_product(rest, rest) for rest in rests) / every
+        if self._writes or len(batch) == 1:
+            return share
+        assert batch.mask is not None
+        root = float(self.of_batches(batch.inputs[None], batch.labels[None], batch.mask[None])[0])
+        return min(share, max(1 - root**2 / every, _ROUNDING))
+
+    def classified(self, batch: Batch) -> Batch:
+        """With the classes that fit best, one line after the other, where they are -1."""
+        if self._writes or bool((batch.labels >= 0).all()):
+            return batch
+        assert batch.mask is not None
+        fixed, labels = self.positive(), batch.labels.clamp(min=0)
+        for row in torch.nonzero(batch.labels < 0)[:, 0].tolist():
+            ways = labels.repeat(self.model.task.spec.num_classes, 1)
+            ways[:, row] = torch.arange(len(ways))
+            lines, mask = (part.repeat(len(ways), 1, 1) for part in (batch.inputs, batch.mask))
+            labels = ways[int(fixed.of_batches(lines, ways, mask).argmax())]
+        return replace(batch, labels=labels)
 
     def shown(self, gradient: Tensors) -> Tensors:
         """The gradient as far as its entries were sent."""
@@ -157,9 +213,9 @@ class GradientMatcher:
         lanes = lines.flatten(0, 1)[:, None] if labels.dim() == 2 else lines
         words, table = lanes if self._word else None, self.table[lanes]
         groups = self.factored(table, batch, create_graph=False, words=words)
-        return self._compared(groups, lines, rest, masked=labels.dim() == 2)
+        return self._similarities(groups, lines, rest, masked=labels.dim() == 2)
 
-    def _compared(
+    def _similarities(
         self, groups: Sequence[Products | Vectors], lines: Tensor, rest: Beside | None, masked: bool
     ) -> Tensor:
         """Similarity ``(batch,)`` of gradients in factored form, ``masked`` where entries lack."""
@@ -225,6 +281,23 @@ class GradientMatcher:
             if torch.equal(before, line):
                 break
         return line, best
+
+
+def _product(one: Tensor, other: Tensor) -> float:
+    return float((one * other).sum(dtype=torch.float64))
+
+
+def _sent(update: Tensors) -> Tensors:
+    """Masks of the entries that were sent, of tensors that were pruned.
+
+    Where hardly any were, a tensor without an entry, or with one in a row, looks like a whole one.
+    """
+    pruned = {name: value != 0 for name, value in update.items() if not read(value).complete}
+    total = sum(value.numel() for value in update.values())
+    sent = sum(int(value.count_nonzero()) for value in update.values())
+    if not pruned or sent > CUTS.heavily_pruned * total:
+        return pruned
+    return {name: value != 0 for name, value in update.items()}
 
 
 def _explained(both: Tensor, gram: Tensor, *, positive: bool) -> Tensor:

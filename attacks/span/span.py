@@ -12,6 +12,7 @@ from pydantic import Field
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.declared import recovered
+from attacks.proofs.batch_likelihood import BatchLikelihood
 from attacks.span.decoding import LikelihoodSearch, decodable
 from attacks.span.exact.search import ExactSearch
 from attacks.span.exact.sparse_recovery import SparseRecovery
@@ -28,6 +29,7 @@ from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
+from fedsim.types import Batch
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class Span(Attack):
     over_rounds: bool = False
     adaptive: bool = field(default=False, metadata=LATER)
 
+    objective_unit: ClassVar[str] = "nats"
+
     @property
     def grouped_by(self) -> Grouping:
         """Each observation alone, or those of a client."""
@@ -143,6 +147,30 @@ class Span(Attack):
         network = task.model(observation.sent, device=job.device)
         guess = self._read(AttackedModel.of(observation, task, network), rng, job)
         return recovered(guess, observation, network) if self.adaptive else guess
+
+    def objectives(
+        self,
+        observation: Observation,
+        task: Task,
+        batches: Sequence[Batch],
+        rng: torch.Generator,
+        job: Job,
+    ) -> list[float] | None:
+        """``-log p(texts | update)``, see ``BatchLikelihood``; of a single round.
+
+        Searches sum what single layers say of words, or parts of this; it decides between texts.
+        """
+        del rng
+        assert isinstance(task, TextTask)
+        if self.over_rounds or self.adaptive:
+            return None
+        try:
+            likelihood = BatchLikelihood.of(observation, task, job)
+        except CannotAttack:
+            return None
+        if likelihood is None:
+            return None
+        return [likelihood.nats(batch.to(job.device)) for batch in batches]
 
     def _read(self, model: AttackedModel, rng: torch.Generator, job: Job) -> Reconstruction:
         if self.work is None:

@@ -251,7 +251,7 @@ def soft_traces(model: AttackedModel, *, rows: bool) -> SoftTraces:
         words,
         statistics,
         readings,
-        _are_signs(observation),
+        are_signs(observation),
         weights,
         _is_shown(observation, weights),
     )
@@ -266,7 +266,7 @@ def _is_shown(observation: Observation, weights: Sequence[str]) -> bool:
     )
 
 
-def _are_signs(observation: Observation) -> bool:
+def are_signs(observation: Observation) -> bool:
     """Whether the matrices of the update are signs, or stem from Adam."""
     known = observation.knowledge
     if observation.kind != "gradient" and known.optimizer not in MULTIPLES:

@@ -6,7 +6,7 @@ from experiments.bounds.limits import cases
 from experiments.bounds.records import SearchErrors
 from experiments.bounds.search_errors import search_errors
 from experiments.pipeline import execute
-from tests.apps.cases import IMAGES, Make
+from tests.apps.cases import IMAGES, TEXT, Make
 
 
 def of_run(make_run: Make, federation: Any = None, **options: Any) -> list[SearchErrors]:
@@ -39,3 +39,32 @@ def test_local_steps_are_taken_again_in_the_order_of_first_use(make_run: Make) -
     (errors,) = of_run(make_run, federation=federation)
     assert errors.missed == errors.errors > 0
     assert not of_run(make_run, folder="epochs", federation={**federation, "local_steps": 3})
+
+
+def of_texts(make_run: Make, defense: dict[str, Any], **options: Any) -> SearchErrors:
+    run = make_run(
+        TEXT,
+        attacks=[{"name": "span", **options}],
+        defenses=[defense],
+        federation={"rounds": 1},
+        auxiliary={"split": "public", "rows": 40},
+    )
+    execute(run, ("simulate", "attack"), quiet=True)
+    (errors,) = (e for case in cases(run.cells) for e in search_errors(case.cell, case.who))
+    assert (errors.attack, errors.unit) == ("span", "nats")
+    return errors
+
+
+def test_a_search_of_texts_that_is_stopped_misses_what_the_update_tells(make_run: Make) -> None:
+    errors = of_texts(make_run, {"name": "gaussian_noise", "std": 1e-3}, work=1)
+    assert errors.missed == errors.errors == 3
+    assert errors.excess is not None
+    assert errors.excess > 1000
+
+
+def test_an_update_of_noise_tells_no_text_from_frequent_words(make_run: Make) -> None:
+    errors = of_texts(make_run, {"name": "gaussian_noise", "std": 10.0})
+    assert errors.missed == 3
+    assert errors.errors == 0
+    assert errors.excess is not None
+    assert errors.excess < 0  # rarer words take more nats to name
