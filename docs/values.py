@@ -329,7 +329,6 @@ def _why(result: Result) -> Iterator[tuple[str, str, int]]:
     for status in STATUSES:
         problems = [problem for problem in result.problems if problem.status == status != "done"]
         if problems:
-            reason = (
-                max(problems, key=lambda problem: problem.jobs).reason.split(". ")[0].rstrip(".")
-            )
+            most = max(problems, key=lambda problem: problem.jobs)
+            reason = most.cause or most.reason.split(". ")[0].rstrip(".")
             yield status, reason, sum(problem.jobs for problem in problems)

@@ -50,4 +50,9 @@ def message_of(error: BaseException) -> str:
         text = str(error)
     except BaseException as second:  # it is the error of a plug-in
         text = f"its message cannot be printed: {type(second).__name__}"
+    return one_line(text)
+
+
+def one_line(text: str) -> str:
+    """The text on a line of at most 500 characters that can be written anywhere."""
     return " ".join(text.split())[:500].encode(errors="replace").decode()

@@ -84,6 +84,8 @@ class JobRecord(Keyed, Sealed):
             ``exhausted`` if a budget among the attack's own options ended its search: the same on
             any machine, and no more evidence that nothing leaks than what the clock ended.
         reason: why a job was skipped or failed; for ``done`` what there is to know, or nothing.
+        cause: what is wrong, the clause of a refusal; empty of other jobs, and in older runs.
+        advice: what helps against it, whole sentences; empty with it.
         seconds: wall time in the worker.
         device: ``cpu``, or the name of the GPU that computed; empty in older runs.
         peak_bytes: the worker's largest resident memory, or GPU memory where it had one.
@@ -96,6 +98,8 @@ class JobRecord(Keyed, Sealed):
     attack: str
     status: Status
     reason: str = ""
+    cause: str = ""
+    advice: str = ""
     seconds: float = 0.0
     device: str = ""
     peak_bytes: int = 0
@@ -119,7 +123,8 @@ class ScoreRow:
     ``CONTROLS``, of whose second there is the main metric alone, or ``other_clients``, of which
     there is ``exact_match`` alone.
     ``probe`` is ``none`` for a client, else the kind of the probe. ``row`` is the example's number
-    in the split that it is from, by which the same example is known again.
+    in the split that it is from, by which the same example is known again. ``cause`` is that of the
+    job's record.
     """
 
     run: str
@@ -152,6 +157,7 @@ class ScoreRow:
     certified: bool | None
     level: str | None
     seconds: float
+    cause: str = ""
 
     @property
     def unscored(self) -> bool:

@@ -24,7 +24,7 @@ from attacks.scheduling.readings import best_reading, load_reply
 from fedsim.build import build
 from fedsim.capture import CaptureKey, CaptureStore, Observation, batch_tensors
 from fedsim.devices import device_for, device_name, float32
-from fedsim.errors import CannotAttack, FedsimError, StoreError, Terminated, message_of
+from fedsim.errors import CannotAttack, FedsimError, StoreError, Terminated, message_of, one_line
 from fedsim.files import save_tensors, write_json
 from fedsim.records import UNFINISHED, JobRecord, Status
 from fedsim.seeds import derive, generator, seeded
@@ -288,7 +288,7 @@ def write_outcome(
     if isinstance(outcome, BaseException):
         spec.guess_path(key).unlink(missing_ok=True)
         failure = {"status": _status(outcome), "reason": _reason(outcome, spec.label)}
-        record = record.model_copy(update=failure)
+        record = record.model_copy(update=failure | _refusal(outcome))
     record = record.sealed()
     write_json(spec.record_path(key), record, sync=sync)
     return record
@@ -321,6 +321,13 @@ def _status(error: BaseException) -> Status:
     if isinstance(error, CannotAttack):
         return error.ended or "skipped"
     return "interrupted" if is_interruption(error) else "failed"
+
+
+def _refusal(error: BaseException) -> dict[str, str]:
+    """The parts of a refusal; of another error none."""
+    if not isinstance(error, CannotAttack):
+        return {}
+    return {"cause": one_line(error.reason), "advice": one_line(error.advice)}
 
 
 def _reason(error: BaseException, label: str) -> str:

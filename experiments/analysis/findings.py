@@ -42,11 +42,19 @@ class Leakage(Statistics):
 
 
 class Problem(Data):
-    """Why jobs failed or were skipped, and notes on jobs that finished."""
+    """Why jobs failed or were skipped, and notes on jobs that finished.
+
+    Attributes:
+        status: of the jobs.
+        reason: all that their records say.
+        jobs: how many.
+        cause: of refusals, the clause that says what is wrong; see ``JobRecord``.
+    """
 
     status: str
     reason: str
     jobs: int
+    cause: str = ""
 
 
 class Result(Placed):

@@ -248,9 +248,8 @@ def _result(
 ) -> Result:
     """What one attack got under one defense; ``scores`` holds its rows alone."""
     first, done, known = scores.iloc[0], jobs(scores), scores[scores.has_value]
-    problems = (
-        done[(done.status != "done") | (done.reason != "")].groupby(["status", "reason"]).size()
-    )
+    said = done[(done.status != "done") | (done.reason != "")]
+    problems = said.groupby(["status", "reason", "cause"]).size()
     values, clients = known.value.to_numpy(float), known.client.to_numpy()
     numbers = known.row.to_numpy(int)
     units = dict(zip(known.metric, known.unit, strict=True))
@@ -272,8 +271,8 @@ def _result(
         **{name: first[name] for name in (*PLACE, *ATTACK, "control", "probe")},
         jobs=by_status(done),
         problems=tuple(
-            Problem(status=status, reason=reason, jobs=count)
-            for (status, reason), count in problems.items()
+            Problem(status=status, reason=reason, cause=cause, jobs=count)
+            for (status, reason, cause), count in problems.items()
         ),
         leakage={name: leakage(name, by_metric[name]) for name in directions if name in by_metric},
         rounds={

@@ -155,8 +155,8 @@ def _switches(results: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterat
             "Batch normalisation sends mean and variance of every batch: keep the statistics on "
             "the clients, as FedBN does, or choose group normalisation."
         )
-    refusals = [outcome.refusal.partition(". ")[0] for outcome in results if outcome.guess is None]
-    lacking = [fact for fact in FACTS if any(fact in refusal for refusal in refusals)]
+    causes = [outcome.record.cause for outcome in results if outcome.guess is None]
+    lacking = [fact for fact in FACTS if any(fact in cause for cause in causes)]
     if lacking:
         options = " ".join(f"--knows {fact}=VALUE" for fact in lacking)
         yield (
@@ -221,8 +221,8 @@ def _refused(results: Sequence[Outcome]) -> Table:
     counts: dict[tuple[str, str, str], int] = {}
     for outcome in results:
         if outcome.guess is None:
-            reason, _, advice = outcome.refusal.partition(". ")
-            key = (title(outcome.record.attack), reason, advice or _NONE)
+            record = outcome.record
+            key = (title(record.attack), record.cause or record.reason, record.advice or _NONE)
             counts[key] = counts.get(key, 0) + 1
     rows = tuple((*key, count) for key, count in counts.items())
     return Table("refused", "What was refused", ("attack", "why", "what helps", "captures"), rows)

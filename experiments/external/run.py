@@ -34,7 +34,7 @@ from fedsim.knowledge import FACTS, Knowledge
 from fedsim.manifest import hashes
 from fedsim.metrics import METRICS
 from fedsim.plain_files import make_private
-from fedsim.records import JobRecord, ScoreRow, SimulationRecord
+from fedsim.records import UNFINISHED, JobRecord, ScoreRow, SimulationRecord
 from fedsim.server_knows import ServerKnows
 from fedsim.tasks import save_task
 from fedsim.tasks.base import Task
@@ -78,7 +78,11 @@ class Outcome:
         """Why there is no guess; empty if there is one."""
         if self.guess is not None:
             return ""
-        return self.record.reason.removeprefix(f"{self.record.attack}: ")
+        record = self.record
+        if not record.cause:
+            return record.reason
+        late = f"{UNFINISHED}; " if record.status == "timeout" else ""
+        return f"{late}{record.cause}. {record.advice}"
 
     def __str__(self) -> str:
         if self.guess is None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from textwrap import shorten
 
 from experiments.analysis.evidence import Verdict
-from experiments.analysis.findings import Result, TaskFindings
+from experiments.analysis.findings import Problem, Result, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.report.naming import attack_label, unit_of_main
 from experiments.report.numbers import number
@@ -66,9 +65,9 @@ def refused(section: TaskFindings, verdict: Verdict) -> str:
 
 
 def refusals(section: TaskFindings, place: DefenseInSetting) -> dict[str, str]:
-    """Attacks all of whose jobs were skipped at a place: label -> the reason, shortened."""
+    """Attacks all of whose jobs were skipped at a place: label -> the commonest cause, short."""
     return {
-        attack_label(section, result.attacker): brief_reason(result)
+        attack_label(section, result.attacker): _shortened(_commonest(result, "skipped").cause)
         for result in section.results
         if result.place == place and not result.is_control and was_refused(result)
     }
@@ -79,15 +78,15 @@ def was_refused(result: Result) -> bool:
     return 0 < result.jobs["skipped"] == sum(result.jobs.values())
 
 
-def brief_reason(result: Result, status: str = "skipped") -> str:
-    """What an attack said of most of its jobs of a status, up to the first stop; else empty."""
+def _commonest(result: Result, status: str) -> Problem:
+    """What is said of most jobs of a status; of no jobs if there are none."""
     known = [problem for problem in result.problems if problem.status == status]
-    if not known:
-        return ""
-    most = max(known, key=lambda problem: problem.jobs).reason
-    said = re.sub(rf"^{re.escape(result.attack)}[\w-]*: ", "", most)
-    said = re.split(r"[;.]\s" if status == "skipped" else r"\.\s", said, maxsplit=1)[0]
-    return shorten(said.rstrip("."), _LENGTH, placeholder=" ...")
+    nothing = Problem(status=status, reason="", jobs=0)
+    return max(known, key=lambda problem: problem.jobs, default=nothing)
+
+
+def _shortened(text: str) -> str:
+    return shorten(text.rstrip("."), _LENGTH, placeholder=" ...")
 
 
 def refused_wholly(section: TaskFindings, verdict: Verdict) -> str:
@@ -104,12 +103,11 @@ def noted(section: TaskFindings, verdict: Verdict) -> str:
     result = section.result(verdict.place, strongest.attacker) if strongest else None
     if result is None or verdict.rows not in ("not decided", "no leak found"):
         return ""
-    notes = [problem for problem in result.problems if problem.status == "done"]
-    jobs = max((problem.jobs for problem in notes), default=0)
-    if 2 * jobs < sum(result.jobs.values()):
+    note = _commonest(result, "done")
+    if 2 * note.jobs < sum(result.jobs.values()):
         return ""
     name = attack_label(section, result.attacker)
-    return f"{capital(name)} notes on {counted(jobs, 'job')}: {brief_reason(result, 'done')}."
+    return f"{capital(name)} notes on {counted(note.jobs, 'job')}: {_shortened(note.reason)}."
 
 
 def _telling(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> str:

@@ -194,6 +194,7 @@ class Scorer:
             "probe": record.probe,
             "status": job.status,
             "reason": job.reason,
+            "cause": job.cause,
             "objective": job.objective,
             "seconds": job.seconds,
         }

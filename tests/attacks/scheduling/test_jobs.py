@@ -88,6 +88,8 @@ def test_no_guess(jobs: Jobs, act: str, status: str, reason: str) -> None:
     (record,) = run_job(spec)
     assert record.status == status
     assert re.fullmatch(reason, record.reason)
+    refusal = ("the embedding is frozen", "Train it.") if act == "cannot" else ("", "")
+    assert (record.cause, record.advice) == refusal
     assert record.sha256 is None
     assert not spec.guess_path(spec.keys[0]).exists()
     assert settled(spec) == [record]

@@ -72,7 +72,7 @@ def test_the_page_says_what_came_back_and_what_was_refused(captures: Path, said:
 
 
 def test_with_the_truth_the_page_has_a_verdict(captures: Path, said: Said) -> None:
-    said("attack", captures, "--attacks", "span")
+    said("attack", captures, "--attacks", "span,lti")
     assert said("score", captures, "--truth", captures.parent / "private")[0] == 0
     text = (captures / "run" / "report" / "index.html").read_text("utf-8")
     assert "an eavesdropper recovers 2 of 2 texts verbatim" in text
@@ -85,7 +85,10 @@ def test_with_the_truth_the_page_has_a_verdict(captures: Path, said: Said) -> No
     beside = (captures / "run" / "report" / "captures.html").read_text("utf-8")
     assert "The private examples are known" in beside
     scores = fedsim.load(captures / "run").scores
-    assert set(scores[scores.metric == "exact_match"].value) == {1.0}
+    (cause,) = set(scores[scores.attack == "lti"].cause)
+    assert "it learns from public rows" in cause
+    exact = scores[(scores.metric == "exact_match") & (scores.attack == "span")]
+    assert set(exact.value) == {1.0}
     assert set(scores.level) == {""}  # a level is of options that nobody has set
 
 

@@ -41,7 +41,8 @@ NOISE = '[{"name":"gaussian_noise","stage":"client","std":0.01}]'
 CLIENTS = 8
 
 
-FROZEN = "dlg: the client does not send the head (frozen); the reply lacks it. Choose another."
+FROZEN = "the client does not send the head (frozen); the reply lacks it"
+REFUSED = Problem(status="skipped", reason=f"dlg: {FROZEN}. Choose.", jobs=8, cause=FROZEN)
 
 
 def estimate(mean: float) -> Estimate:
@@ -125,7 +126,7 @@ def result(one: Verdict, main: str, share: float) -> Result:
         control="none",
         probe="none",
         jobs=one.jobs,
-        problems=() if ran else (Problem(status="skipped", reason=FROZEN, jobs=8),),
+        problems=() if ran else (REFUSED,),
         leakage=found if ran else {},
         rounds={},
     )

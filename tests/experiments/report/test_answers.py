@@ -15,10 +15,12 @@ from experiments.report.costs import cost, costs
 from experiments.report.headline import _clauses
 from experiments.report.page import attackers
 from experiments.report.statements import recovered
+from experiments.wording.threat import ThreatModel
 from fedsim.records import STATUSES, AttackKey
 from tests.experiments.report.cases import (
     ADAPTIVE,
     DLG,
+    FROZEN,
     NOISE,
     clients,
     estimate,
@@ -246,11 +248,10 @@ def test_an_attack_that_fails_without_a_defense_tests_none() -> None:
 def test_a_skipped_attack_is_no_defense_that_holds() -> None:
     (answer,) = answers(section(verdict("leaks"), verdict("not attacked", "gaussian_noise", NOISE)))
     assert answer.statements[1].detail == (
-        "No attack could run (8 jobs skipped): DLG: the client does not send the head (frozen). "
-        "Another attack may succeed."
+        f"No attack could run (8 jobs skipped): DLG: {FROZEN}. Another attack may succeed."
     )
     assert next(_clauses(section(verdict("not attacked")))) == (
-        "no defense: no attack could run (DLG refused: the client does not send the head (frozen))"
+        f"no defense: no attack could run (DLG refused: {FROZEN})"
     )
     some = dict.fromkeys(STATUSES, 0) | {"done": 5, "skipped": 3}
     partly = verdict("no leak found", "gaussian_noise", NOISE, jobs=some)
@@ -264,10 +265,9 @@ def test_an_attack_that_refused_everything_is_named_with_its_reason() -> None:
     lamp = result(verdict("not attacked"), "psnr", 0.0).model_copy(update={"attack": "lamp"})
     known = section(bare)
     both = known.model_copy(update={"results": (*known.results, lamp)})
-    why = "dlg: the client does not send the head (frozen)"
-    assert f"LAMP refused every victim: {why}." in answers(both)[0].statements[0].detail
-    assert next(_clauses(both)).endswith(f"(12 by a blind guess) (LAMP refused: {why})")
-    hidden: Any = SimpleNamespace(withheld=(), granted=(), varied=())
+    assert f"LAMP refused every victim: {FROZEN}." in answers(both)[0].statements[0].detail
+    assert next(_clauses(both)).endswith(f"(12 by a blind guess) (LAMP refused: {FROZEN})")
+    hidden = ThreatModel((), (), (), (), ())
     chapters: Any = [SimpleNamespace(section=both, threat=hidden)]
     assert attackers(chapters).endswith("It ran 1 attack: DLG. LAMP could attack nothing.")
 
@@ -275,7 +275,7 @@ def test_an_attack_that_refused_everything_is_named_with_its_reason() -> None:
 def test_what_an_attack_notes_stands_with_the_verdict() -> None:
     noise = verdict("not decided", "gaussian_noise", NOISE)
     known = section(verdict("leaks"), noise)
-    said = "no rows stand out of the noise; the most frequent words"
+    said = "no rows stand out of the noise. What was guessed are the most frequent words"
     bare, open_ = known.results
     noted = open_.model_copy(update={"problems": (Problem(status="done", reason=said, jobs=8),)})
     (answer,) = answers(known.model_copy(update={"results": (bare, noted)}))
