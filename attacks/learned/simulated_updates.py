@@ -15,9 +15,9 @@ MEMORY = 4 << 30
 """Most bytes of features that are kept; beyond that they are recomputed in each epoch."""
 _SLICE = 256
 """Most updates of single examples simulated in one pass."""
-_SLICE_BYTES = 1 << 30
-"""Most bytes of their linear features. A pass takes twice as much: of ResNet18 2.0 GiB at 24
-updates and 1.0 GiB at 12, which take as long each; 256 would take 21 GiB."""
+_SLICE_BYTES = 512 << 20
+"""Most bytes of their linear features. A pass takes twice as much: of ResNet18 1.0 GiB at 12
+updates, .7 at 8 and 2.0 at 24, which take as long each; 256 would take 21 GiB."""
 
 
 class SimulatedUpdates:
