@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from attacks.base import Attack, Job, Reconstruction
 from attacks.observed.search import SearchProgress
 from attacks.texts.frames import Lowest, ordered
-from attacks.texts.hypotheses import hypotheses
+from attacks.texts.hypotheses import Hypothesis, hypotheses
 from attacks.texts.language_prior import load_prior
 from attacks.texts.substitutions import substituted
 from attacks.texts.text_group import TextGroup
@@ -89,6 +89,37 @@ class TextMatching(TextOptions):
             )
             guesses |= zip(members, self._together(group), strict=True)
         return [guesses[index] for index in range(len(observations))]
+
+    def objectives(
+        self,
+        observation: Observation,
+        task: Task,
+        batches: Sequence[Batch],
+        rng: torch.Generator,
+        job: Job,
+    ) -> list[float] | None:
+        """The distance of gradients, with the prior's loss if there is one, of rounded texts.
+
+        None where labels or weights are searched for beside the texts.
+        """
+        assert isinstance(task, TextTask)
+        known = task.spec.kind in ("text-classification", "language-modelling")
+        if task.spec.target != "class" or not known:
+            return None
+        if self.labels == "joint" or self.surrogate != "none":
+            return None
+        prior = load_prior(self.prior, task, job.device) if self.prior else None
+        single = replace(self, restarts=1, tokens="vocabulary")
+        scores = []
+        for batch in batches:
+            assert batch.mask is not None
+            lengths = tuple(batch.mask.sum(1).tolist())
+            classes = tuple(batch.labels.tolist()) if task.spec.num_classes else None
+            possible = [[Hypothesis(lengths, classes)]]
+            group = TextGroup(single, [observation], possible, task, prior, [rng], job)
+            ids = batch.inputs[:, : max(lengths)].to(job.device)
+            scores.append(float(group.search().score(0, 0, ids)[0]))
+        return scores
 
     def _together(self, group: TextGroup) -> list[Reconstruction]:
         """One guess a victim."""

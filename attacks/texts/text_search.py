@@ -186,15 +186,28 @@ class Search:
             )
             for guess, label in ends:
                 ids = self._with_frame(self.vocabularies[victim].nearest(guess), victim, lane)
-                table = self.vocabularies[victim].table
-                distance = self.distances(victim, lane, table[ids][None], label[None])
-                score = distance
-                if self.prior is not None:
-                    mask = self.frames.mask[victim, lane]
-                    likely = self.prior.loss(ids, mask).mean().to(distance)
-                    score = distance + self.weights.language * likely
+                score, distance = self.score(victim, lane, ids, label)
                 lowest.offer(score, ids[None], (label, lane, float(distance)))
         return lowest.candidate, *lowest.extra
+
+    def score(
+        self, victim: int, lane: int, ids: Tensor, labels: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What rounded guesses are compared by, and the distance in it, ``(1,)`` each.
+
+        Args:
+            victim: number of the victim.
+            lane: of it.
+            ids: tokens ``(sentence, token)``.
+            labels: the lane's own if not given.
+        """
+        table = self.vocabularies[victim].table
+        given = None if labels is None else labels[None]
+        distance = self.distances(victim, lane, table[ids][None], given)
+        if self.prior is None:
+            return distance, distance
+        likely = self.prior.loss(ids, self.frames.mask[victim, lane]).mean().to(distance)
+        return distance + self.weights.language * likely, distance
 
     # Shared
 

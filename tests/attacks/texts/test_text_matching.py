@@ -74,6 +74,21 @@ LANGUAGE: list[tuple[str, DEFENSE]] = [
 PAIRS = [[0, 1], [2, 3], [4, 5]]
 
 
+@pytest.mark.parametrize("chosen", [LAMP_COS, TAG(), DLGText()])
+def test_a_search_of_one_step_misses_what_the_gradient_tells(
+    bert: Victim, chosen: TextMatching
+) -> None:
+    short = replace(chosen, steps=1, starts=1, discrete="none")
+    (seen,), (truth,) = several(bert, SINGLE[:1])
+    (guess,) = attack(bert, short, [seen])
+    rng = torch.Generator().manual_seed(0)
+    both = short.objectives(seen, bert.task, [guess.guess, truth], rng, Job())
+    assert both is not None
+    assert both[0] == pytest.approx(guess.objective)
+    assert both[1] < both[0]
+    assert replace(short, labels="joint").objectives(seen, bert.task, [truth], rng, Job()) is None
+
+
 def test_lamp_finds_phrases_and_its_forerunners_do_not(
     bert: Victim, lamp: list[Reconstruction]
 ) -> None:
