@@ -39,7 +39,7 @@ from experiments.commands.submit import submit
 from experiments.commands.watch import watch
 from experiments.origin import check_origin
 from fedsim import __version__
-from fedsim.errors import FedsimError, Terminated
+from fedsim.errors import FedsimError, Interrupted, Terminated
 from fedsim.visible import say
 
 _INTERRUPTED, _TERMINATED = 130, 143
@@ -108,8 +108,11 @@ def main() -> None:
         sys.exit(_complain(f"{str(error).rstrip('.')}. Correct it and run the same command again."))
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
-    except Terminated:
-        _complain(f"terminated. {_CONTINUE}")
+    except Interrupted as stop:
+        _complain(f"interrupted. {stop}")
+        sys.exit(_INTERRUPTED)
+    except Terminated as stop:
+        _complain(f"terminated. {stop.advice or _CONTINUE}")
         raise
     except Exception as error:
         if not isinstance(error, click.UsageError):

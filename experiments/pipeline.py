@@ -14,6 +14,7 @@ from attacks.scheduling.ledger import Ledger
 from experiments.console import Console
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run, RunStage, note_provenance, read_provenance
+from experiments.plan.unfinished import continuation
 from experiments.stages.attack import Attackers, attackers
 from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
@@ -142,9 +143,7 @@ def execute(
             from experiments.stages.progress import scored_progress
 
             if not (run.root / "scores.parquet").exists():
-                raise StoreError(
-                    f"{run.root}: nothing is scored. Run fedsim score {run.root} first."
-                )
+                raise StoreError(f"{run.root}: nothing is scored. {continuation(run.root)}")
 
             write = partial(_judge_and_write, run.root, console, full=full, redact=redact)
             outcome.partial = str(scored_progress(read_provenance(run.root)))

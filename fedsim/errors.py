@@ -40,8 +40,18 @@ class SimulationError(FedsimError):
     """A client or the server failed during the federated training."""
 
 
+class Interrupted(Exception):
+    """Ctrl-C ended a command that says how to go on; it is no failure of the code."""
+
+
 class Terminated(SystemExit):
-    """SIGTERM asked this process to end; it is no failure of the code that it interrupts."""
+    """SIGTERM asked this process to end; it is no failure of the code that it interrupts.
+
+    Attributes:
+        advice: how to go on, if a command has said so.
+    """
+
+    advice = ""
 
 
 def message_of(error: BaseException) -> str:

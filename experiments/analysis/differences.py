@@ -17,6 +17,7 @@ from experiments.analysis.keys import Data, DefenseInSetting
 from experiments.analysis.paired import Scored, Values, difference, estimate, scored
 from experiments.analysis.statistics import Estimate
 from experiments.analysis.summary import SectionKey
+from experiments.plan.unfinished import to_report
 from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import differing, show, title, told_apart
@@ -186,7 +187,7 @@ def sections(run: Path) -> dict[SectionKey, Side]:
         StoreError: it has no report.
     """
     if not (run / "summary.json").exists():
-        raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
+        raise StoreError(f"{run}: has no report. {to_report(run)}")
     rows, sides = read_rows(run / "scores.parquet", ScoreRow), {}
     for section in read_record(run / "summary.json", Findings).sections:
         labels = {cell: place.setting for cell, place in section.by_cell.items()}

@@ -102,8 +102,9 @@ class Invocation:
         if tuple(stages) == ("report",):  # of the tables alone; captures may have been removed
             pending = []
         if pending and "simulate" not in stages:
+            stage = "simulate" if "attack" in stages else "run"  # scores need attacks as well
             raise ConfigError(
-                f"{pending[0].folder}: not simulated yet. Run fedsim simulate {self.target} first."
+                f"{pending[0].folder}: not simulated yet. Run fedsim {stage} {self.target} first."
             )
         if opened is not None and {"simulate", "attack"} & {*stages}:
             for name in {cell.config.task.model for cell in run.cells}:

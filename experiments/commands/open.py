@@ -5,6 +5,7 @@ from __future__ import annotations
 from experiments.browser import show_page
 from experiments.commands.parameters import RunFolder
 from experiments.plan.folder import check_version
+from experiments.plan.unfinished import to_report
 from fedsim.errors import StoreError
 from fedsim.visible import say
 
@@ -14,6 +15,6 @@ def open_(run: RunFolder) -> None:
     check_version(run)
     page = run / "report" / "index.html"
     if not page.exists():
-        raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
+        raise StoreError(f"{run}: has no report. {to_report(run)}")
     say(page)
     show_page(page.resolve().as_uri())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,10 @@ from experiments.commands.parameters import (
     Workers,
 )
 from experiments.commands.show import show
-from experiments.mirror import working_folder
+from experiments.mirror import is_url, working_folder
 from experiments.plan.folder import STAGES, RunStage
-from fedsim.errors import ConfigError
+from experiments.plan.unfinished import continuation
+from fedsim.errors import ConfigError, Interrupted, Terminated
 from fedsim.visible import say
 
 _FOREIGN: dict[str, Callable[..., int]] = {
@@ -89,7 +90,9 @@ def _command(
             run = given.run(stages)
             from experiments.pipeline import execute
 
-            with _watched(run.root) if watch else nullcontext():
+            here = not is_url(str(out or experiment))  # else it goes on at the URL
+            watching = _watched(run.root) if watch else nullcontext()
+            with _stopped(run.root) if here else nullcontext(), watching:
                 outcome = execute(
                     run,
                     stages,
@@ -113,6 +116,18 @@ def _command(
         fitting += [parameter for parameter in more if parameter.kind is Parameter.KEYWORD_ONLY]
     vars(command)["__signature__"] = Signature(fitting)
     return command
+
+
+@contextmanager
+def _stopped(root: Path) -> Iterator[None]:
+    """Say how a run that is stopped goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(continuation(root)) from None
+    except Terminated as stop:
+        stop.advice = continuation(root)
+        raise
 
 
 def _watched(root: Path) -> AbstractContextManager[None]:

@@ -25,6 +25,7 @@ from experiments.dossier.record import (
 from experiments.dossier.register import register, untried
 from experiments.plan.folder import Run, read_provenance
 from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of
+from experiments.plan.unfinished import to_report
 from experiments.report.naming import named_place
 from experiments.report.numbers import useful
 from experiments.report.reasons import share_bound
@@ -86,7 +87,7 @@ class Compiler:
     def _sections(self) -> tuple[TaskFindings, ...]:
         path = self.run.root / "summary.json"
         if not path.exists():
-            raise StoreError(f"{self.run.root}: not reported. Run fedsim report {self.run.root}.")
+            raise StoreError(f"{self.run.root}: not reported. {to_report(self.run.root)}")
         return read_record(path, Findings).sections
 
     @cached_property

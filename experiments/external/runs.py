@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.plan.unfinished import continuation, to_report
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 
@@ -41,7 +42,7 @@ class RunFrames:
 
         path = self.root / "report" / "tables" / "defenses.csv"
         if not path.is_file():
-            raise StoreError(f"{path}: the file is missing. Run fedsim report {self.root} first.")
+            raise StoreError(f"{path}: the file is missing. {to_report(self.root)}")
         return pd.read_csv(path).dropna(axis="columns", how="all")
 
     def plot_rounds(self, metric: str | None = None) -> Figure:
@@ -58,7 +59,7 @@ class RunFrames:
         from experiments.report.figures import together
 
         if not (self.root / "summary.json").is_file():
-            raise StoreError(f"{self.root}: has no report. Run fedsim report {self.root} first.")
+            raise StoreError(f"{self.root}: has no report. {to_report(self.root)}")
         curves = [
             (drawing.draw, drawing.size)
             for section in read_record(self.root / "summary.json", Findings).sections
@@ -96,7 +97,7 @@ def load(folder: Path | str, *, controls: bool = False) -> RunFrames:
     root = Path(folder)
     check_version(root)
     if not (root / "scores.parquet").exists():
-        raise StoreError(f"{root}: nothing is scored. Run fedsim score {root} first.")
+        raise StoreError(f"{root}: nothing is scored. {continuation(root)}")
     scores = read_frame(root / "scores.parquet", ScoreRow)
     utility = read_frame(root / "utility.parquet", UtilityRow)
     if not controls:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from attacks.scheduling.ledger import read_ledger
 from experiments.plan.folder import Run
+from experiments.plan.unfinished import continuation
 from experiments.stages.attack import jobs
 from experiments.stages.integrity import check_cell
 from fedsim.capture import read_keyed
@@ -61,7 +62,7 @@ def progress(run: Run) -> JobCounts:
             settled += sum(record.status != "interrupted" for record in records)
     if planned and not settled and not any(run.root.glob("*/guesses/*/*.json")):
         where = run.cells[0].folder / "guesses"
-        raise StoreError(f"{where}: not attacked. Run fedsim attack {run.root} first.")
+        raise StoreError(f"{where}: not attacked. {continuation(run.root)}")
     return JobCounts(settled, planned)
 
 

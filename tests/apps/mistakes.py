@@ -276,9 +276,9 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     ("list attack", "list 'attack'", "no such list", "Did you mean 'attacks'?"),
     ("show base.toml --set task.split=tain", "shapes", "'tain'", "Its splits are train, "),
     ("attack base.toml", "runs/small/small.none.", "not simulated", "Run fedsim simulate base.to"),
-    ("score base.toml", "runs/small/small.none.", "not simulated", "Run fedsim simulate base.to"),
-    ("score run", "run/small.none.", "not attacked", "Run fedsim attack run first."),
-    ("report run", "run", "nothing is scored", "Run fedsim score run first."),
+    ("score base.toml", "runs/small/small.none.", "not simulated", "Run fedsim run base.toml"),
+    ("score run", "run/small.none.", "not attacked", "Run fedsim run run to finish it."),
+    ("report run", "run", "nothing is scored", "Run fedsim run run to finish it."),
     (
         "run run --set federation.rounds=2",
         "run",
