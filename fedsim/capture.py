@@ -291,11 +291,12 @@ class CaptureStore:
 
 
 def batch_from(tensors: Tensors) -> Batch:
-    """Batch from the tensors ``inputs``, ``labels`` and, for text, ``mask``."""
-    return Batch(tensors["inputs"], tensors["labels"], tensors.get("mask"))
+    """Batch from the tensors ``inputs``, ``labels`` and, for text, ``mask`` and ``types``."""
+    return Batch(tensors["inputs"], tensors["labels"], tensors.get("mask"), tensors.get("types"))
 
 
 def batch_tensors(batch: Batch) -> Tensors:
     """Tensors of a batch by name; the inverse of ``batch_from``."""
     tensors = {"inputs": batch.inputs, "labels": batch.labels}
-    return tensors if batch.mask is None else {**tensors, "mask": batch.mask}
+    more = {"mask": batch.mask, "types": batch.types}
+    return tensors | {name: value for name, value in more.items() if value is not None}

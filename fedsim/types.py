@@ -26,6 +26,8 @@ class Batch:
         labels: classes int64 ``(batch,)``, soft classes float32 ``(batch, class)``, or token
             targets int64 ``(batch, token)``, -100 where nothing is predicted.
         mask: int64 ``(batch, token)``, 1 for real tokens and 0 for padding; None for images.
+        types: int64 ``(batch, token)``, which sentence of a pair each token is of; None where all
+            have the type 0, and for images.
 
     Example:
         Two texts of three and two tokens:
@@ -41,6 +43,7 @@ class Batch:
     inputs: Tensor
     labels: Tensor
     mask: Tensor | None = None
+    types: Tensor | None = None
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
@@ -48,14 +51,15 @@ class Batch:
     def __getitem__(self, index: int | slice | list[int] | Tensor) -> Batch:
         rows = slice(index, index + 1) if isinstance(index, int) else index
         mask = None if self.mask is None else self.mask[rows]
-        return Batch(self.inputs[rows], self.labels[rows], mask)
+        types = None if self.types is None else self.types[rows]
+        return Batch(self.inputs[rows], self.labels[rows], mask, types)
 
     def to(self, device: torch.device | str) -> Batch:
         """Copy of the batch on another device."""
+        inputs, labels = self.inputs.to(device), self.labels.to(device)
         mask = None if self.mask is None else self.mask.to(device)
-        return replace(
-            self, inputs=self.inputs.to(device), labels=self.labels.to(device), mask=mask
-        )
+        types = None if self.types is None else self.types.to(device)
+        return Batch(inputs, labels, mask, types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +96,24 @@ class Rows:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """One batch after another; texts are padded on the right to the longest."""
+    """One batch after another; texts are padded on the right to the longest.
+
+    Types of tokens are kept where a batch has some.
+    """
     if batches[0].mask is None:
         images = torch.cat([batch.inputs for batch in batches])
         return Batch(images, torch.cat([batch.labels for batch in batches]))
     width = max(batch.inputs.shape[1] for batch in batches)
-    masks, inputs, labels = [], [], []
+    masks, inputs, labels, types = [], [], [], []
+    typed = any(batch.types is not None for batch in batches)
     for batch in batches:
         assert batch.mask is not None
         more = (0, width - batch.inputs.shape[1])
         inputs.append(pad(batch.inputs, more))
         masks.append(pad(batch.mask, more))
+        kinds = torch.zeros_like(batch.inputs) if batch.types is None else batch.types
+        types.append(pad(kinds, more))
         targets = batch.labels.dim() == 2  # of a language model, which predicts no padding
         labels.append(pad(batch.labels, more, value=-100) if targets else batch.labels)
-    return Batch(torch.cat(inputs), torch.cat(labels), torch.cat(masks))
+    kinds_of_all = torch.cat(types) if typed else None
+    return Batch(torch.cat(inputs), torch.cat(labels), torch.cat(masks), kinds_of_all)

@@ -251,10 +251,11 @@ def proven(
             unproven = {sentence.ids for sentence in sentences if sentence.predicted}
             lines = [line[:-1] if line in unproven else line for line in lines]
     more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
+    shown = Layout(segments=prover.layout.segments)
     confidence: list[Certificate] = [level] * len(lines)
     confidence += ["guess"] * len(more)
     return Reconstruction(
-        batch_of([*lines, *more], prover.task, [*labels, *[-1] * len(more)]),
+        batch_of([*lines, *more], prover.task, [*labels, *[-1] * len(more)], shown),
         objective=objective,
         confidence=tuple(confidence),
         note=note,

@@ -59,6 +59,9 @@ def _check_batch(guess: object, task: Task) -> None:
         _require(inputs.dtype == torch.int64, f"inputs of {inputs.dtype}, which are no token ids")
         _require(inputs.dim() == 2, f"inputs of the shape {_shape(inputs)}, not (batch, token)")
         _require(mask.shape == inputs.shape, f"a mask of the shape {_shape(mask)}")
+        types = inputs if guess.types is None else _tensor(guess.types, "types of tokens")
+        like = types.shape == inputs.shape and types.dtype == torch.int64
+        _require(like, f"types of tokens of {types.dtype}, shape {_shape(types)}")
         words = task.spec.architecture.get("vocab_size", _MOST_WORDS)
         known = bool(((inputs >= 0) & (inputs < words)).all())
         _require(known, f"a token id that is none of {words}")

@@ -23,7 +23,8 @@ from attacks.proofs.certificate import MatchedBatch, Prover
 from attacks.proofs.last_tokens import ended
 from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
-from attacks.tokens.layout import batch_of, left_layouts
+from attacks.tokens.layout import Layout, batch_of, left_layouts
+from attacks.tokens.segments import Segments, type_table, types_by_place
 from fedsim.build import LATER
 from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
@@ -140,18 +141,22 @@ class EmbeddingRows(Attack):
             labels[0] = _label(observation, network)
         ids = [tokens.cpu()[line] for line in lines]
         confidence: Certificate = "guess"
+        segments = None
         if certain:
             start = int(places[0]) if len(places) else 0
-            match = _match(observation, task, network, tuple(ids[0].tolist()), start)
+            segments = _segments(observation, network, positions)
+            match = _match(observation, task, network, tuple(ids[0].tolist()), start, segments)
             confidence = certificate(match.proof, "in_span")
             if match.proof.holds:
                 ids = [torch.tensor(line) for line in match.lines]
                 labels = torch.tensor(match.labels)
+        inputs = pad_sequence(ids, batch_first=True, padding_value=spec.pad_id or 0)
         return Reconstruction(
             Batch(
-                pad_sequence(ids, batch_first=True, padding_value=spec.pad_id or 0),
+                inputs,
                 labels,
                 pad_sequence([torch.ones_like(line) for line in ids], batch_first=True),
+                None if segments is None else segments.of(inputs),
             ),
             objective=miss if miss < float("inf") else None,
             confidence=(confidence,) * len(ids),
@@ -166,13 +171,26 @@ class EmbeddingRows(Attack):
         return (std or 0.0) ** 2
 
 
+def _segments(observation: Observation, network: nn.Module, positions: Tensor) -> Segments | None:
+    """The type of each token of a single text, such as those of a pair; None if all are 0."""
+    name = type_table(network)
+    if name not in observation.received:
+        return None
+    return types_by_place(observation.update((name,))[name], positions)
+
+
 def _match(
-    observation: Observation, task: Task, network: nn.Module, line: tuple[int, ...], start: int
+    observation: Observation,
+    task: Task,
+    network: nn.Module,
+    line: tuple[int, ...],
+    start: int,
+    segments: Segments | None,
 ) -> MatchedBatch:
     """What the gradient of the sentence proves, whose rows of positions begin at ``start``."""
     names = embedding_names(network)
     first = [name for name in (names.word, names.position) if name in observation.received]
-    prover = Prover(observation, task, network, first)
+    prover = Prover(observation, task, network, first, Layout(segments=segments))
     if task.spec.kind == "language-modelling":
         if not start:
             return ended([prover], [line])[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -119,6 +119,34 @@ def candidates(
     later = [words if start is None else words[words != start]] * (positions - len(first))
     tokens = [*first, *later]
     return replace(cut, tokens=tokens, everywhere=True, public=start is not None)
+
+
+def joined(parts: Sequence[Candidates]) -> Candidates:
+    """Those of several types of tokens, at each place the tokens of all that reach it.
+
+    A type that no gap sets apart at its places leaves all without one.
+    """
+    begin = min(part.begin for part in parts)
+    end = max(part.begin + len(part.tokens) for part in parts)
+    tokens = [
+        torch.cat(
+            [
+                part.tokens[place - part.begin]
+                for part in parts
+                if 0 <= place - part.begin < len(part.tokens)
+            ]
+            or [parts[0].tokens[0][:0]]
+        ).unique()
+        for place in range(begin, end)
+    ]
+    return replace(
+        parts[0],
+        tokens=tokens,
+        accepted=max(part.accepted for part in parts),
+        rejected=min(part.rejected for part in parts),
+        clear=all(part.clear for part in parts) and all(map(len, tokens)),
+        begin=begin,
+    )
 
 
 def _measured(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.observed.token_types import used_types
 from attacks.tokens.adapters import AdapterSpan, read_adapters
 from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.candidates import Candidates, candidates, start_of
+from attacks.tokens.candidates import Candidates, candidates, joined, start_of
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers, Layer
+from attacks.tokens.segments import Segments, type_table, types_by_place
 from attacks.tokens.subspace import Subspace, rounding, span
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import MULTIPLES
@@ -57,12 +60,43 @@ class Traces:
             job: ends the sweep when its time is up.
             behind: rank behind the attention, which bounds the tokens of the batch.
         """
-        places, start = self._places(behind), start_of(self.model.task)
-        shown = (self.layers, self.before, self.vocabulary)
+        if len(self.types) < 2:
+            return self._of_type(self.types, self._places(behind), job)
+        places = self._places(behind)
+        return joined([self._of_type((kind,), places, job) for kind in self.types])
+
+    @property
+    def segments(self) -> Segments | None:
+        """The types of an encoder's tokens; None where all have the type 0.
+
+        Those of a single text are read off. In a batch the second sentence of a pair stands behind
+        the token that ends the first.
+        """
+        if len(self.types) < 2:
+            return Segments(self.types) if any(self.types) else None
+        known, position = self.model.observation, embedding_names(self.layers.network).position
+        moved, table = self._moved(), type_table(self.layers.network)
+        if known.knowledge.num_examples == 1 and moved and position and table in known.received:
+            assert self.layers.places is not None
+            rows = known.update((position,))[position][self.layers.places.cpu()[slice(*moved)]]
+            return types_by_place(known.update((table,))[table], rows)
+        return Segments(self.types, self.model.task.tokens([""])[0][-1])
+
+    @cached_property
+    def types(self) -> tuple[int, ...]:
+        """The types that an encoder's tokens have, as far as the gradient of their table tells."""
+        used = None if self.layers.causal else used_types(self.model.observation)
+        return tuple(used or (0,))
+
+    def _of_type(self, types: tuple[int, ...], places: range, job: Job) -> Candidates:
+        """The candidates of one type; only those of the first one begin a text."""
+        layers = self.layers.of_types(Segments(types) if any(types) else None)
+        shown = (layers, self.before, self.vocabulary)
+        start = start_of(self.model.task) if types[0] == self.types[0] else None
         if start is None:
             return candidates(*shown, places, None, job)
         token = self.vocabulary.new_tensor([start])
-        absent = self.before.distance(self.layers.of_tokens(token, places.start)) > CUTS.end_sine
+        absent = self.before.distance(layers.of_tokens(token, places.start)) > CUTS.end_sine
         if bool(absent) or places.start:
             untested = candidates(*shown, places, None, job)
             if untested.clear and (untested.begin == 0 or start in untested.tokens[0].tolist()):

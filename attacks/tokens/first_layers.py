@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observed.calls import inputs_of
+from attacks.tokens.segments import Segments
 from attacks.tokens.windows import Windows
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
@@ -76,6 +77,7 @@ class FirstLayers:
             with rotary and relative ones.
         begin: place of a sentence's first token, behind padding on the left.
         restarts: the token behind which places count from 0 again, as in packed rows; or None.
+        segments: the types of an encoder's tokens; None where all are 0.
     """
 
     def __init__(self, network: nn.Module, vocabulary: Sequence[int], length: int) -> None:
@@ -100,6 +102,7 @@ class FirstLayers:
         self._arguments: dict[str, Tensor] = {}
         self.begin = 0
         self.restarts: int | None = None
+        self.segments: Segments | None = None
         a, b, c = vocabulary
         layers, plain = self._trace([a, a, b])
         _, late = self._trace([a, a, c])
@@ -152,6 +155,12 @@ class FirstLayers:
         packed = copy.copy(self)
         packed.restarts = end
         return packed
+
+    def of_types(self, segments: Segments | None) -> FirstLayers:
+        """The same layers for tokens of other types."""
+        typed = copy.copy(self)
+        typed.segments = segments
+        return typed
 
     def of_length(self, length: int) -> FirstLayers:
         """The same layers for sentences of at most so many tokens, no more than before."""
@@ -232,9 +241,10 @@ class FirstLayers:
     ) -> list[Tensor]:
         mask = torch.ones_like(ids) if mask is None else mask
         modules = [self.network.get_submodule(layer.modules[0]) for layer in layers]
+        types = {} if self.segments is None else {"token_type_ids": self.segments.of(ids)}
         return inputs_of(
             modules,
-            lambda: self.network(input_ids=ids, attention_mask=mask, **self._arguments),
+            lambda: self.network(input_ids=ids, attention_mask=mask, **types, **self._arguments),
         )
 
     def _trace(self, words: list[int]) -> tuple[list[Layer], list[Tensor]]:

@@ -13,6 +13,7 @@ from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 
 from attacks.tokens.first_layers import restarted
+from attacks.tokens.segments import Segments
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch
@@ -24,7 +25,9 @@ _SIZES = (*range(16, 129, 8), 160, 192, 256, 384, 512)
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a language model's texts stand in a batch, and what the model is told of it.
+    """Where texts stand in a batch, and what the model is told of it.
+
+    All but the last is of language models.
 
     With padding on the left and labels that are hidden at the padding alone, the last pad before a
     text predicts the text's first word, and has a gradient. It attends to nothing: fused attention,
@@ -40,6 +43,7 @@ class Layout:
             labels are not hidden.
         restarts: token behind which positions count from 0 again, although the texts of a packed
             row see those before them; None where they do not.
+        segments: the types of tokens that an encoder is given; None where all are 0.
     """
 
     pads: int | None = None
@@ -48,6 +52,7 @@ class Layout:
     silent: bool = False
     trailing: int = 0
     restarts: int | None = None
+    segments: Segments | None = None
 
     def place(self, lines: Sequence[Line], pad: int) -> tuple[Tensor, Tensor]:
         """Token ids and mask ``(text, token)``."""
@@ -103,11 +108,12 @@ def batch_of(
     A tensor of a language model's labels holds the weight of each token ``(text, token)`` instead.
     """
     inputs, mask = layout.place(sentences, task.spec.pad_id or 0)
+    types = None if layout.segments is None else layout.segments.of(inputs)
     if task.spec.kind == "text-classification":
-        return Batch(inputs, torch.as_tensor(labels), mask)
+        return Batch(inputs, torch.as_tensor(labels), mask, types)
     if isinstance(labels, Tensor):
-        return Batch(inputs, _weighted(inputs, labels.cpu(), smoothing, task), mask)
-    return Batch(inputs, inputs.where(layout.predicted(mask), IGNORED), mask)
+        return Batch(inputs, _weighted(inputs, labels.cpu(), smoothing, task), mask, types)
+    return Batch(inputs, inputs.where(layout.predicted(mask), IGNORED), mask, types)
 
 
 def _weighted(inputs: Tensor, weights: Tensor, smoothing: float, task: Task) -> Tensor:

@@ -44,14 +44,16 @@ class SineDescent:
         stop: int,
         lengths: Sequence[int],
         clusters: WordClusters | None = None,
+        *,
+        inside: bool = False,
     ) -> None:
         """Take candidates by position and the possible lengths of a sentence.
 
-        ``stop`` is the token that ends a sentence and occurs nowhere else.
+        ``stop`` is the token that ends a sentence and occurs nowhere else, but ``inside`` a pair.
         """
         self._test, self._stop, self._lengths = test, stop, sorted(lengths)
         self._device = tokens[0].device
-        inner = [part[part != stop].tolist() for part in tokens]
+        inner = [(part if inside else part[part != stop]).tolist() for part in tokens]
         self._tokens = inner[: self._lengths[-1] - 1]
         # A position that only the end token fits rules out longer sentences.
         self._lengths = [n for n in self._lengths if all(self._tokens[: n - 1])]
@@ -69,7 +71,7 @@ class SineDescent:
             return job.expired
         best = self._together(most, rng, job)
         for _ in range(starts):
-            if job.expired or self._complete(most):
+            if job.expired or self.complete(most):
                 break
             length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
             lines = self._kicked(self._descend(self._draw(length, rng), job), rng, job)
@@ -110,7 +112,7 @@ class SineDescent:
                 (clusters.groups, True),
             ):
                 best = self._passed(clusters, groups, kicked, best, most, rng, job)
-                if job.expired or self._complete(most):
+                if job.expired or self.complete(most):
                     return best
                 if len(self.found) > before:
                     break
@@ -142,13 +144,13 @@ class SineDescent:
             best = self._kept(lines, best, job)
             if not lines[0].in_span:
                 minima[lines[0].ids] = lines[0].sine
-            if job.expired or self._complete(most):
+            if job.expired or self.complete(most):
                 return best
         for line in sorted(minima, key=minima.__getitem__):
             if line not in self._settled:
                 self._settled.add(line)
                 best = self._kept(self._settle(line, job), best, job)
-            if job.expired or self._complete(most):
+            if job.expired or self.complete(most):
                 break
         return best
 
@@ -234,11 +236,12 @@ class SineDescent:
         ]
         return (*kicked[:-1], self._stop)
 
-    def _complete(self, most: int | None) -> bool:
+    def complete(self, most: int | None) -> bool:
         """Whether all sentences are found: their number is reached, or they fill the span."""
-        if not self.found or (most is not None and len(self.found) >= most):
-            return bool(self.found)
-        inputs = torch.cat([self._test.inputs(line.ids) for line in self.found])
+        lines = [line for line in self.found if line.in_span]
+        if not lines or (most is not None and len(lines) >= most):
+            return bool(lines)
+        inputs = torch.cat([self._test.inputs(line.ids) for line in lines])
         return self._test.subspace.filled(inputs)
 
     def _descend(self, line: TokenIds, job: Job) -> list[SpanSentence]:

@@ -80,7 +80,7 @@ class MaskedLanguageModelling(TextTask):
         return summed / (targets != IGNORED).sum().clamp(min=1)
 
     def _predictions(self, network: Network, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits: Tensor = network(input_ids=batch.inputs, attention_mask=batch.mask).logits
+        logits: Tensor = self.outputs(network, batch).logits
         return logits.flatten(0, 1), batch.labels.flatten()
 
     @torch.no_grad()

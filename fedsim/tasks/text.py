@@ -15,7 +15,7 @@ from fedsim.errors import ConfigError
 from fedsim.metrics.base import Examples
 from fedsim.models import families, transformer
 from fedsim.models.lora import DEFAULT_TARGETS, LoRA, adapt
-from fedsim.tasks.base import Task, TaskSpec
+from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.classification import count_classes
 from fedsim.types import Batch, Rows
 
@@ -74,6 +74,11 @@ class TextTask(Task):
         lengths = torch.tensor([len(line) for line in ids])
         mask = (torch.arange(longest) < lengths[:, None]).to(torch.int64)
         return Batch(inputs, self.labels(rows, inputs, mask), mask)
+
+    def outputs(self, network: Network, batch: Batch) -> Any:  # noqa: ANN401
+        """What the network makes of a batch, with its mask and types of tokens, if it has such."""
+        types = {} if batch.types is None else {"token_type_ids": batch.types}
+        return network(input_ids=batch.inputs, attention_mask=batch.mask, **types)
 
     @abstractmethod
     def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:

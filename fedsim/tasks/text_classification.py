@@ -29,7 +29,7 @@ class TextClassification(TextTask):
         return F.cross_entropy(self._logits(network, batch), batch.labels)
 
     def _logits(self, network: Network, batch: Batch) -> Tensor:
-        logits: Tensor = network(input_ids=batch.inputs, attention_mask=batch.mask).logits
+        logits: Tensor = self.outputs(network, batch).logits
         return logits
 
     def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from attacks.base import Job, Reconstruction
 from attacks.proofs.certificate import Prover, proven
@@ -56,11 +57,13 @@ class ExactSearch:
         """
         traces = read_traces(self.model, rows=self.rows)
         self._check_rank(traces)
-        test = best_test(self.model, traces.before)
+        test, segments = best_test(self.model, traces.before), traces.segments
+        test = replace(test, layers=test.layers.of_types(segments))
         behind = test.subspace.rank
         shortlist = traces.shortlist(self.job, behind)
         model = self.model
-        prover = Prover(model.observation, model.task, model.network, traces.weights)
+        layout = Layout(segments=segments)
+        prover = Prover(model.observation, model.task, model.network, traces.weights, layout)
         guess: Reconstruction | None = None
         for wider in (1, CUTS.retry) if traces.layers.causal and shortlist.clear else (1,):
             sentences, expired = self._search(test, shortlist, wider)
@@ -212,17 +215,37 @@ class ExactSearch:
             ]
             if not possible:
                 continue
-            clusters = None
-            if usual:
-                update = self.model.observation.update()
-                places = WordPlaces.of(test.layers, update, tokens, stop)
-                clusters = WordClusters.of(test.layers, update, tokens, stop, self.job, places)
-            known = AttentionInputs.of(test.layers, test.layer, tokens, self.job)
-            known_test = replace(test, attention=known)
-            descent = SineDescent(known_test, tokens, stop, possible, clusters)
-            descent.run(self.starts, self._count, self.rng, self.job)
-            sentences += [sentence for sentence in descent.found if sentence.in_span or usual]
+            # The end token stands inside pairs, too: first where types tell of them.
+            typed = test.layers.segments is not None
+            several = usual and len(possible) > 1
+            for inside in (False, True)[typed and several : 1 + several]:
+                descent = self._descent(test, tokens, stop, possible, usual, inside)
+                descent.run(self.starts, self._count, self.rng, self.job)
+                more = [sentence for sentence in descent.found if sentence.in_span or usual]
+                sentences += [sentence for sentence in more if sentence not in sentences]
+                if descent.complete(self._count):
+                    break
         return sentences, self.job.expired
+
+    def _descent(
+        self,
+        test: SpanTest,
+        tokens: list[Tensor],
+        stop: int,
+        possible: list[int],
+        usual: bool,
+        inside: bool,
+    ) -> SineDescent:
+        """A descent among the candidates, with what query and key tell of words that are alone."""
+        if inside or test.layers.segments is not None:
+            return SineDescent(test, tokens, stop, possible, inside=inside)
+        clusters = None
+        if usual and possible:
+            update = self.model.observation.update()
+            places = WordPlaces.of(test.layers, update, tokens, stop)
+            clusters = WordClusters.of(test.layers, update, tokens, stop, self.job, places)
+        known = AttentionInputs.of(test.layers, test.layer, tokens, self.job)
+        return SineDescent(replace(test, attention=known), tokens, stop, possible, clusters)
 
     def _proven(
         self, prover: Prover, test: SpanTest, traces: Traces, sentences: list[SpanSentence]

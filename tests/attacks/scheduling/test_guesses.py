@@ -1,5 +1,6 @@
 """What an attack returns in place of a guess fails its own job, and reaches no score."""
 
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -87,3 +88,14 @@ def test_what_infers_no_rows_returns_scores(scores: torch.Tensor | None, task: T
         as_guess(Reconstruction(empty, scores=scores), task, "membership")
     given = Reconstruction(empty, scores=torch.zeros(3))
     assert as_guess(given, task, "membership") is given
+
+
+def test_types_of_tokens_are_one_a_token() -> None:
+    rows = Rows(("Good.",), torch.zeros(1, dtype=torch.int64), (0,))
+    task = make_task(TaskConfig(model="tiny-bert", dataset="sentences"), rows)
+    ids = torch.tensor([[2, 5, 3]])
+    guess = Batch(ids, torch.tensor([-1]), torch.ones_like(ids), torch.zeros_like(ids))
+    assert as_guess(Reconstruction(guess), task, "rows").guess is guess
+    for types in (torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 3)):
+        with pytest.raises(Malformed, match="types of tokens of torch"):
+            as_guess(Reconstruction(replace(guess, types=types)), task, "rows")
