@@ -8,8 +8,10 @@ from fedsim.cell import CellConfig
 from fedsim.criteria import make_filter
 from fedsim.data.holdings import Holdings, Modality, load_holdings
 from fedsim.errors import ConfigError
+from fedsim.named_code import is_named
 from fedsim.tasks import make_task, task_kind
 from fedsim.tasks.base import Task
+from fedsim.tasks.given_transformer import check_of_images
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.tasks.packing import packed
 
@@ -28,6 +30,8 @@ def load_setting(config: CellConfig) -> Setting:
     Raises:
         ConfigError: the model does not fit the data, or one of them cannot be found.
     """
+    if is_named(config.task.model):
+        check_of_images(config.task.model)
     kind = task_kind(config.task)
     modality: Modality = "image" if kind == "image-classification" else "text"
     holdings = load_holdings(config, modality, make_filter(config.task))

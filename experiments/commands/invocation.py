@@ -102,7 +102,7 @@ class Invocation:
         if tuple(stages) == ("report",):  # of the tables alone; captures may have been removed
             pending = []
         if pending and "simulate" not in stages:
-            stage = "simulate" if "attack" in stages else "run"  # scores need attacks as well
+            stage = "run" if "score" in stages else "simulate"  # scores need attacks as well
             raise ConfigError(
                 f"{pending[0].folder}: not simulated yet. Run fedsim {stage} {self.target} first."
             )

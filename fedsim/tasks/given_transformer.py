@@ -15,6 +15,7 @@ from fedsim.errors import ConfigError
 from fedsim.models import MODELS, TEXT_MODELS, transformer
 from fedsim.models.families import family
 from fedsim.models.lora import LoRA
+from fedsim.named_code import classifier
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.tasks.masked_language_modelling import MaskedLanguageModelling
@@ -87,6 +88,28 @@ def is_transformer(network: nn.Module) -> bool:
     if getattr(network, "main_input_name", "") == "pixel_values":  # BEiT has a vocabulary, too
         return False
     return isinstance(getattr(config, "model_type", None), str) and vocabulary is not None
+
+
+def check_of_images(name: str) -> None:
+    """Refuse a function that makes a text model, which an experiment names by its folder.
+
+    Args:
+        name: ``module:function``, as the user wrote it.
+
+    Raises:
+        ConfigError: it makes one, no user named it, or it cannot be imported.
+    """
+    make = classifier(name, "task.model")
+    try:
+        network = unwrapped(make(num_classes=2))
+    except Exception:  # it may fit another number; its task says why it fails
+        return
+    if is_transformer(network):
+        raise ConfigError(
+            f"task.model: {name!r} makes {type(network).__name__}, a text model, and an experiment "
+            "takes a function for networks of images. Write the model and its tokenizer to a "
+            "folder by save_pretrained, and name that: './folder'."
+        )
 
 
 def transformer_task(
