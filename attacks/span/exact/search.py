@@ -222,8 +222,11 @@ class ExactSearch:
                 descent = self._descent(test, tokens, stop, possible, usual, inside)
                 descent.run(self.starts, self._count, self.rng, self.job)
                 more = [sentence for sentence in descent.found if sentence.in_span or usual]
-                sentences += [sentence for sentence in more if sentence not in sentences]
-                if descent.complete(self._count):
+                seen = {sentence.ids for sentence in sentences}
+                sentences += [sentence for sentence in more if sentence.ids not in seen]
+                if descent.complete(self._count) or (
+                    self._count is None and any(sentence.in_span for sentence in sentences)
+                ):
                     break
         return sentences, self.job.expired
 
