@@ -104,7 +104,7 @@ def count_labels(
     """
     network = task.model(observation.sent)
     head = find_head(network)
-    _check_bias(observation, head, num_examples)
+    _check_bias(observation, head, task, num_examples)
     gradient = observed_gradient(observation, "Granting the labels does as well.")
     bias_gradient = _of_bias(gradient, network, head, task, num_examples)
     if auxiliary is None:
@@ -141,16 +141,23 @@ def told_length(observation: Observation, task: Task, rng: torch.Generator) -> f
     network, count = task.model(observation.sent), observation.knowledge.num_examples
     assert count is not None
     head = find_head(network)
-    _check_bias(observation, head, count)
+    _check_bias(observation, head, task, count)
     change = -_of_bias(observation.update(), network, head, task, count)
     mean = _softmax(network, head, task, _dummies(network, task, rng)).mean(0)
     return float(_scale(mean, change, count))
 
 
-def _check_bias(observation: Observation, head: Head, count: int) -> None:
+def _check_bias(observation: Observation, head: Head, task: Task, count: int) -> None:
     if head.bias is None or head.bias not in observation.received:
         raise CannotAttack(
             f"counting {count} labels needs the bias of {head.layer!r}, which was not sent",
+            "Grant server_knows.labels.",
+        )
+    outputs, classes = observation.received[head.bias].numel(), task.spec.num_classes
+    if outputs not in {1, classes}:
+        raise CannotAttack(
+            f"counting {count} labels needs a bias for each of the {classes} classes, and "
+            f"{head.layer!r}, the last linear layer, has {outputs} outputs",
             "Grant server_knows.labels.",
         )
 

@@ -126,7 +126,7 @@ def single_target(
         return min((_fitted(slopes(s * ones), bias, s * ones) for s in (-1, 1)), key=_error)
     tried = [_fitted(slopes(target), bias, target) for target in _candidates(bias, task)]
     best = min(tried, key=lambda fit: fit.error)
-    if best.error > _EXPLAINED and task.spec.target == "class" and len(bias) > 1:
+    if best.error > _EXPLAINED and task.spec.target == "class" and _ends(bias, task):
         return SingleTarget(torch.tensor([infer_label(gradient, head)]), 1.0, best.error)
     return best
 
@@ -135,11 +135,18 @@ def _error(fit: SingleTarget) -> float:
     return fit.error
 
 
+def _ends(bias: Tensor, task: Task) -> bool:
+    """Whether the last linear layer has an output for each class."""
+    return len(bias) == task.spec.num_classes > 1
+
+
 def _candidates(bias: Tensor, task: Task) -> list[Tensor]:
     if task.spec.target == "classes":
         return [(bias[None] < 0).to(bias)]
     if len(bias) == 1:
         return [torch.tensor([0]), torch.tensor([1])]
+    if not _ends(bias, task):  # what follows, such as a cosine with prototypes, makes the classes
+        return [torch.tensor([label]) for label in range(task.spec.num_classes)]
     order = bias.argsort().tolist()
     return [torch.tensor([label]) for label in dict.fromkeys([*order[:_TRIED], *order[-_TRIED:]])]
 

@@ -77,7 +77,7 @@ def _slopes(
     with torch.no_grad(), noted({head.layer: network.get_submodule(head.layer)}) as calls:
         task.loss(network, batch)
     features, outputs = calls[-1].input.double(), calls[-1].output.double()
-    if features.shape[:-1] != (len(guess),):
+    if features.shape[:-1] != (len(guess),) or outputs.shape[-1] != task.spec.num_classes:
         return None
     update = observation.update((head.weight, head.bias))
     gradient = update[head.weight].double()

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import get_args
+
+from torch import nn
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.observed.assumed_steps import STEPS, with_steps
@@ -47,6 +50,8 @@ _UNDIFFERENTIABLE = re.compile(
 """What torch says of a layer whose derivative cannot be differentiated again."""
 _LONGEST = 160
 """Characters of torch's words that a refusal repeats."""
+_KNOWN = ("torch.", "attacks.", "fedsim.")
+"""Packages whose modules fail by a fault of an attack."""
 
 
 @dataclass(frozen=True)
@@ -289,15 +294,34 @@ def _attempt(
         except CannotAttack as error:
             error.advice = _SET.sub("Choose", _GRANT.sub(_passing(error.reason), error.advice))
             raise
-        except RuntimeError as error:  # of the network, which is foreign code
-            if not _UNDIFFERENTIABLE.search(str(error)):
+        except Exception as error:  # perhaps of the network, which is foreign code
+            said = " ".join(str(error).split())[:_LONGEST].rstrip(".")
+            if isinstance(error, RuntimeError) and _UNDIFFERENTIABLE.search(str(error)):
+                raise CannotAttack(
+                    f"a layer has no second derivative ({said})",
+                    "Give its autograd.Function a setup_context, a backward of differentiable "
+                    "operations and generate_vmap_rule = True, or attack the same network without "
+                    "it.",
+                ) from error
+            if (module := _failing_module(error)) is None:
                 raise
             raise CannotAttack(
-                f"a layer has no second derivative ({' '.join(str(error).split())[:_LONGEST]})",
-                "Give its autograd.Function a setup_context, a backward of differentiable "
-                "operations and generate_vmap_rule = True, or attack the same network without it.",
+                f"{type(module).__name__}.forward fails on what it tries, such as weights in "
+                f"float64 or masks of its own ({type(error).__name__}: {said})",
+                "Choose another attack: fedsim.suited(victim) lists those that suit.",
             ) from error
     return guess
+
+
+def _failing_module(error: Exception) -> nn.Module | None:
+    """The innermost module of foreign code whose forward raised; None if it was none."""
+    failing = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_locals.get("self")
+        foreign = isinstance(module, nn.Module) and not type(module).__module__.startswith(_KNOWN)
+        if foreign and frame.f_code.co_name == "forward":
+            failing = module
+    return failing
 
 
 def _facts_in(reason: str) -> list[str]:

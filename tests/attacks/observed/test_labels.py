@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedsim
 from attacks.base import Job
 from attacks.observed.known_labels import known_labels
 from attacks.observed.labels import (
@@ -19,6 +20,7 @@ from attacks.observed.labels import (
     infer_label,
     round_counts,
 )
+from experiments.external.update import Update
 from fedsim.capture import Observation
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
@@ -284,3 +286,67 @@ def test_counting_needs_the_bias_and_its_scale(victim: Victim, pictures: Picture
 )
 def test_rounding(counts: list[float], total: int, expected: list[int]) -> None:
     assert round_counts(torch.tensor(counts), total).tolist() == expected
+
+
+class Prototypes(nn.Module):
+    """A cosine with a prototype of each class behind the last linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3 * 8 * 8, 32)
+        self.prototypes = nn.Parameter(torch.randn(10, 32))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = nn.functional.normalize(self.layer(images.flatten(1)).relu(), dim=1)
+        return 10 * features @ nn.functional.normalize(self.prototypes, dim=1).T
+
+
+def by_prototypes(model: nn.Module, batch: Batch) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch.inputs), batch.labels)
+
+
+@pytest.mark.parametrize("attack", ["closed_form", "inverting"])
+def test_classes_behind_the_last_linear_layer(attack: str) -> None:
+    """Its 32 outputs are no classes: the 27th was taken for one, and the loss failed on it."""
+    torch.manual_seed(0)
+    model, image = Prototypes(), torch.rand(1, 3, 8, 8)
+    loss = by_prototypes(model, Batch(image, torch.tensor([3])))
+    gradients = list(torch.autograd.grad(loss, list(model.parameters())))
+    update = Update.of(
+        model, gradients=gradients, loss=by_prototypes, num_examples=1, image_shape=(3, 8, 8)
+    )
+    guess = fedsim.attack(update, attack, budget=2, quiet=True)
+    assert guess.labels == (3,)
+    assert attack == "inverting" or guess.confidence == ("certified",)
+
+
+def test_labels_of_a_batch_behind_the_last_linear_layer_are_not_counted() -> None:
+    torch.manual_seed(0)
+    model, images = Prototypes(), torch.rand(2, 3, 8, 8)
+    loss = by_prototypes(model, Batch(images, torch.tensor([3, 5])))
+    gradients = list(torch.autograd.grad(loss, list(model.parameters())))
+    update = Update.of(
+        model, gradients=gradients, loss=by_prototypes, num_examples=2, image_shape=(3, 8, 8)
+    )
+    with pytest.raises(CannotAttack, match=r"each of the 10 classes, .* has 32 outputs"):
+        fedsim.attack(update, "inverting", budget=2, quiet=True)
+
+
+class Halved(Prototypes):
+    """Its forward takes float32 alone."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if images.dtype == torch.float64:
+            raise RuntimeError("expected scalar type Float but got Double")
+        return super().forward(images)
+
+
+def test_a_network_that_fails_inside_an_attack_is_named() -> None:
+    model = Halved()
+    loss = by_prototypes(model, Batch(torch.rand(1, 3, 8, 8), torch.tensor([3])))
+    gradients = list(torch.autograd.grad(loss, list(model.parameters())))
+    update = Update.of(
+        model, gradients=gradients, loss=by_prototypes, num_examples=1, image_shape=(3, 8, 8)
+    )
+    with pytest.raises(CannotAttack, match=r"Halved\.forward fails .*got Double\)"):
+        fedsim.attack(update, "closed_form", budget=2, quiet=True)
