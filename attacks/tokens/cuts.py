@@ -50,7 +50,10 @@ class TokenCuts:
     # Share of a row outside the chosen ones below which it says nothing new.
     pursued_room: float = 1e-3
     noisy_room: float = 1e-2  # the same where noise blurs what the rows leave
-    pursued_rows: float = 0.7  # most rows of a pursuit, as a share of the width
+    # Dimensions that the rows of a pursuit leave, as rows that fill the width explain anything. At
+    # width 256 all 222 to 252 words of sixteen mails are named; with .7 of the width none were.
+    pursued_spare: int = 3
+    pursued_rows: float = 0.7  # most rows where noise blurs them, as a share of the width
 
 
 CUTS = TokenCuts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -38,9 +39,12 @@ class Pursuit:
     @property
     def done(self) -> bool:
         """Whether the rows explain the space up to rounding."""
+        # The largest singular value is no less than their root mean square, and no SVD is needed.
+        if self.residual.norm() > CUTS.pursued * max(1, len(self.residual)) ** 0.5:
+            return False
         return not len(self.directions)
 
-    @property
+    @cached_property
     def directions(self) -> Tensor:
         """Orthonormal basis of what is left, ``(direction, width)``."""
         _, sizes, basis = torch.linalg.svd(self.residual, full_matrices=False)
@@ -86,7 +90,7 @@ def few_rows(
     size = atoms.square().sum(1)
     room, chosen = size.clone(), list[int]()
     while len(directions := pursuit.directions):
-        if job.expired or len(chosen) >= CUTS.pursued_rows * basis.shape[0]:
+        if job.expired or len(chosen) >= basis.shape[0] - CUTS.pursued_spare:
             return None
         # Directions are orthogonal to the rows, so that atoms need not be made so.
         share = (atoms @ directions.to(atoms).T).square().sum(1) / room.clamp(min=1e-30)

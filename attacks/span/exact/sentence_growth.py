@@ -1,0 +1,342 @@
+"""Sentences grown by what adapters show of the words behind the attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.base import Job
+from attacks.span.exact.word_gradients import WordGradients
+from attacks.tokens.first_layers import FirstLayers, Layer
+from attacks.tokens.pursuit import Pursuit
+from attacks.tokens.subspace import Subspace
+from fedsim.tasks.text import TextTask
+
+_PURSUED_CONTEXTS = 3  # random prefixes of each length that a word's usual input is the mean of
+_PURSUED_LENGTHS = (4, 8, 16, 24)  # of these, in tokens
+_CONTEXT_RIDGE = 0.03  # mean variances that are added to those of contexts
+_LEAST_SPREAD = 1e-3  # of shares, as rounding alone may have none
+_PURSUED_APART = 10.0  # deviations of a share beyond which it says no more
+_PURSUED_STALE = 6  # further tokens that may pass without a likelier sentence
+_PURSUED_SWEEPS = 3  # most searches of each sentence of a batch
+_PURSUED_PREFIXES = 16  # prefixes kept in the growth of a sentence
+_AGREEING_PREFIXES = 8  # of these where gradients of words tell them apart; 12 take 1.4 the time
+_AGREEING_TRIED = 3  # times as many are asked for the gradients of their words
+_AGREEMENT = 2.0  # weight of these gradients; with 1 the sentences read first are the same
+_PURSUED_TRUST = 1.0  # share of the log-likelihood ratio of normal shares that counts
+
+_FACTORS = (1.0, 0.5, 2.0, 4.0)
+"""Of ``_PURSUED_TRUST``, until a sentence explains all; the first for several sentences."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The beginning of a sentence.
+
+    Attributes:
+        residuals: what it leaves of each layer beside the usual inputs of all words.
+        bare: what it leaves of each layer by itself.
+        score: its log-probability.
+        nats: how well it explains the gradients of its words, see ``WordGradients``.
+        right: whether they show that it is a sentence of the batch.
+    """
+
+    ids: tuple[int, ...]
+    residuals: tuple[Pursuit, ...]
+    bare: tuple[Pursuit, ...]
+    score: float = 0.0
+    nats: float = 0.0
+    right: bool = False
+
+    @property
+    def total(self) -> float:
+        """What speaks for it in all."""
+        return self.score + _AGREEMENT * self.nats
+
+    @property
+    def explains(self) -> bool:
+        """Whether it leaves nothing."""
+        return all(pursuit.done for pursuit in self.bare)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Tells the next token of a prefix by the layers behind the attention.
+
+    A true token's input is one of the rows whose combinations a layer shows, so that a larger share
+    of it lies in their space. Rows of the same word at other places are alike, which hides this
+    until the usual input of every word of the batch is taken off: what is left is the context.
+    Contexts are alike as well, so that shares are taken in the metric of their covariance.
+
+    Attributes:
+        layers: the network's first two blocks.
+        kinds: the layers behind the attention that show anything.
+        metrics: of each, the root of the inverse covariance of contexts ``(width, width)``.
+        begin: of every sentence, before its first token.
+        places: the words of the batch at each place.
+        writes: the language model; None for a classifier.
+        end: the token that ends a sentence; None if none does.
+        gradients: of the words; None where nothing behind the adapters can be computed.
+    """
+
+    layers: FirstLayers
+    kinds: Sequence[Layer]
+    metrics: Sequence[Tensor]
+    begin: Prefix
+    places: Sequence[Tensor]
+    writes: Any
+    end: int | None
+    gradients: WordGradients | None = None
+
+    @classmethod
+    def of(
+        cls,
+        layers: FirstLayers,
+        spaces: Mapping[Layer, Subspace],
+        places: Sequence[Tensor],
+        task: TextTask,
+        rng: torch.Generator,
+        gradients: WordGradients | None = None,
+    ) -> Growth:
+        """Take the usual inputs behind random words of the batch, where these leave room."""
+        edges = task.tokens([""])[0]
+        modelled = task.spec.kind == "language-modelling"
+        end = edges[-1] if edges and modelled else -1
+        places = [places[0], *[words[words != end] for words in places[1:]]]
+        kinds, bag = list(spaces), torch.cat(places).unique()
+        inputs = []
+        for size in _PURSUED_LENGTHS:
+            drawn = torch.randint(len(bag), (_PURSUED_CONTEXTS, size), generator=rng)
+            contexts = bag[drawn.to(bag.device)]
+            contexts[:, 0] = places[0][0]
+            inputs.append(layers.of_extensions(kinds, contexts, bag))
+        metrics, bare, usual = [], [], []
+        for space, parts in zip(spaces.values(), zip(*inputs, strict=True), strict=True):
+            seen = torch.cat(parts).double()
+            mean = seen.mean(0)
+            metric = _metric((seen - mean).flatten(0, 1))
+            metrics.append(metric)
+            bare.append(Pursuit.of(torch.linalg.qr(metric.T @ space.basis.double()).Q))
+            roomy = len(bag) + 2 * space.rank <= space.width
+            usual.append(bare[-1].plus(mean @ metric) if roomy else bare[-1])
+        writes = layers.network if modelled else None
+        begin = Prefix((), tuple(usual), tuple(bare))
+        sure = end if end >= 0 else None
+        return cls(layers, kinds, metrics, begin, places, writes, sure, gradients)
+
+    def sentences(self, count: int, job: Job) -> list[tuple[int, ...]]:
+        """As many sentences as the batch has, one by one, each without what others explain.
+
+        The others of a batch are partly wrong at first, so that each is searched again beside them
+        until nothing is left to explain.
+        """
+        batch = list[Prefix]()
+        for index in range(_PURSUED_SWEEPS * count if count > 1 else 1):
+            if len(batch) == count and batch[index % count].right:
+                continue
+            others = [each for i, each in enumerate(batch) if i != index % count]
+            begin, growth = self._beside(others), self._without(others)
+            factors = _FACTORS if count == 1 else _FACTORS[:1]
+            for factor in factors:
+                best = growth._best(begin, factor * _PURSUED_TRUST, job)
+                if best.explains or best.right:
+                    break
+            if job.expired and index >= count:
+                break
+            batch[index % count :] = [best, *batch[index % count + 1 :]]
+            whole = len(batch) == count and (best.explains or all(each.right for each in batch))
+            if job.expired or whole:
+                break
+        if not best.explains:
+            return [sentence.ids for sentence in batch]
+        return [self._trimmed(sentence, batch) for sentence in batch]
+
+    def _without(self, others: Sequence[Prefix]) -> Growth:
+        """The same without the gradients of words that others explain."""
+        gradients = self.gradients
+        if gradients is None:
+            return self
+        for other in sorted(others, key=lambda other: not other.right):
+            gradients = gradients.without(self._ended(other.ids), right=other.right)
+        return replace(self, gradients=gradients)
+
+    def _ended(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        return ids if self.end is None or len(ids) == len(self.places) else (*ids, self.end)
+
+    def _trimmed(self, sentence: Prefix, batch: Sequence[Prefix]) -> tuple[int, ...]:
+        """The shortest beginning of a sentence that explains all beside the others.
+
+        Before a sure end, the last token has next to no gradient: the model tells it, if any.
+        """
+        shorter = self._beside([other for other in batch if other is not sentence])
+        inputs = self._inputs(self.places[0].new_tensor([sentence.ids]))
+        for place, word in enumerate(sentence.ids):
+            last = [x[0, place : place + 1] for x in inputs]
+            shorter = self._grown(shorter, word, last, sentence.score)
+            if place and shorter.explains:
+                break
+        if self.end is None or len(shorter.ids) == len(self.places):
+            return shorter.ids
+        (logs,) = self._written([shorter.ids])
+        words = self.places[len(shorter.ids)]
+        longer = [(*shorter.ids, word) for word in words.tolist()]
+        ends = torch.cat([logs[words] + self._written(longer)[:, self.end], logs[self.end][None]])
+        return [*longer, shorter.ids][int(ends.argmax())]
+
+    def _beside(self, others: Sequence[Prefix]) -> Prefix:
+        """The beginning of a sentence beside others, with what these leave."""
+        begin = self.begin
+        for other in others:
+            inputs = self._inputs(torch.tensor([other.ids], device=self.places[0].device))
+            residuals, bare = (
+                tuple(pursuit.plus(x[0]) for pursuit, x in zip(part, inputs, strict=True))
+                for part in (begin.residuals, begin.bare)
+            )
+            begin = replace(begin, residuals=residuals, bare=bare)
+        return begin
+
+    def _inputs(self, ids: Tensor) -> list[Tensor]:
+        """Inputs ``(sentence, token, width)`` of each layer in its metric."""
+        inputs = self.layers.of_lines(self.kinds, ids)
+        return [x.double() @ metric for x, metric in zip(inputs, self.metrics, strict=True)]
+
+    def _best(self, begin: Prefix, trust: float, job: Job) -> Prefix:
+        """The likeliest sentence, or the first that explains all that is left."""
+        firsts = self.places[0]
+        inputs = self._inputs(firsts[:, None])
+        beam = [
+            self._grown(begin, word, [x[row] for x in inputs], 0.0)
+            for row, word in enumerate(firsts.tolist())
+        ]
+        best, stale = replace(begin, score=-torch.inf), 0
+        for place in range(1, len(self.places) + 1):
+            last = place == len(self.places) or job.expired
+            tokens = self.places[0][:0] if last else self.places[place]
+            gains, over, inputs = self._gains(beam, tokens, trust)
+            ended = [
+                replace(prefix, score=prefix.score + nats)
+                for prefix, nats in zip(beam, over.tolist(), strict=True)
+            ]
+            ended = self._agreeing(ended, ended=True)
+            likeliest = max(ended, key=lambda prefix: prefix.total)
+            if likeliest.right:
+                return likeliest
+            best, stale = (likeliest, 0) if likeliest.total > best.total else (best, stale + 1)
+            if last or stale > _PURSUED_STALE:
+                break
+            beam = self._extended(beam, tokens, gains, inputs)
+            if whole := [prefix for prefix in beam if prefix.explains]:
+                return whole[0]
+        return best
+
+    def _gains(
+        self, beam: Sequence[Prefix], tokens: Tensor, trust: float
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """What speaks for each next token ``(prefix, token)`` and for the end ``(prefix,)``.
+
+        With the inputs of the tokens at each layer ``(prefix, token, width)``. Where gradients
+        tell, they are log-probabilities: shares alone would have a sentence run on.
+        """
+        logs = self._written([prefix.ids for prefix in beam])
+        over = torch.zeros(len(beam)) if self.end is None else logs[:, self.end]
+        if not len(tokens):
+            return logs[:, :0], over, []
+        ratios, inputs = self._ratios(beam, tokens, trust)
+        gains = ratios + logs[:, tokens]
+        if self.gradients is not None and self.end is not None:
+            both = torch.cat([gains, over[:, None]], 1).log_softmax(1)
+            gains, over = both[:, :-1], both[:, -1]
+        return gains, over, inputs
+
+    def _agreeing(self, beam: Sequence[Prefix], *, ended: bool = False) -> list[Prefix]:
+        """The same with how well each explains the gradients of its words."""
+        if self.gradients is None:
+            return [*beam]
+        lines = [self._ended(prefix.ids) if ended else prefix.ids for prefix in beam]
+        nats, right = self.gradients.agreement(lines)
+        return [
+            replace(prefix, nats=value, right=ended and whole)
+            for prefix, value, whole in zip(beam, nats.tolist(), right.tolist(), strict=True)
+        ]
+
+    def _extended(
+        self, beam: Sequence[Prefix], tokens: Tensor, gains: Tensor, inputs: Sequence[Tensor]
+    ) -> list[Prefix]:
+        """The likeliest prefixes with a further token."""
+        scores = (gains.new_tensor([prefix.score for prefix in beam])[:, None] + gains).flatten()
+        likely, width, most = scores, _PURSUED_PREFIXES, _PURSUED_PREFIXES
+        if self.gradients is not None:
+            width, most = _AGREEING_PREFIXES, _AGREEING_TRIED * _AGREEING_PREFIXES
+            nats = scores.new_tensor([prefix.nats for prefix in beam])[:, None].expand_as(gains)
+            if len(beam[0].ids) > 1:  # behind the start, which all sentences have
+                nats = nats + self.gradients.next_words([prefix.ids for prefix in beam], tokens)
+            likely = scores + _AGREEMENT * nats.flatten()
+        tried = likely.topk(min(most, len(likely))).indices.tolist()
+        places = [divmod(index, len(tokens)) for index in tried]
+        longer = [
+            replace(beam[row], ids=(*beam[row].ids, int(tokens[at])), score=float(gain))
+            for (row, at), gain in zip(places, scores[tried], strict=True)
+        ]
+        pairs = zip(self._agreeing(longer), places, strict=True)
+        grown = []
+        for prefix, (row, at) in sorted(pairs, key=lambda pair: -pair[0].total)[:width]:
+            last = [x[row, at][None] for x in inputs]
+            whole = self._grown(beam[row], prefix.ids[-1], last, prefix.score)
+            grown.append(replace(whole, nats=prefix.nats))
+        return grown
+
+    def _grown(self, prefix: Prefix, word: int, last: Sequence[Tensor], score: float) -> Prefix:
+        """The prefix with a further token, whose inputs are ``(1, width)`` at each layer."""
+        residuals, bare = (
+            tuple(pursuit.plus(x) for pursuit, x in zip(part, last, strict=True))
+            for part in (prefix.residuals, prefix.bare)
+        )
+        return Prefix((*prefix.ids, word), residuals, bare, score)
+
+    @torch.no_grad()
+    def _written(self, prefixes: list[tuple[int, ...]]) -> Tensor:
+        """Log-probability of each next token, ``(prefix, vocabulary)``; 0 for a classifier."""
+        ids = torch.tensor(prefixes, device=self.places[0].device)
+        if self.writes is None:
+            network: Any = self.layers.network
+            size = network.get_input_embeddings().num_embeddings
+            return torch.zeros(len(ids), size, device=ids.device)
+        logs: Tensor = self.writes(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        return logs[:, -1].log_softmax(-1)
+
+    def _ratios(
+        self, beam: Sequence[Prefix], tokens: Tensor, trust: float
+    ) -> tuple[Tensor, list[Tensor]]:
+        """What speaks for each next token behind each prefix ``(prefix, token)``, in nats.
+
+        And their inputs to each layer ``(prefix, token, width)``.
+        """
+        ids = torch.tensor([prefix.ids for prefix in beam], device=tokens.device)
+        total = torch.zeros(len(beam), len(tokens), device=tokens.device)
+        inputs = [
+            x.double() @ metric
+            for x, metric in zip(
+                self.layers.of_extensions(self.kinds, ids, tokens), self.metrics, strict=True
+            )
+        ]
+        for index, candidates in enumerate(inputs):
+            for row, prefix in enumerate(beam):
+                residual = prefix.residuals[index]
+                if len(residual.rows) + 2 * len(residual.residual) > residual.rows.shape[1]:
+                    residual = prefix.bare[index]
+                share = residual.shares(candidates[row], residual.directions)
+                apart = share - share.median()
+                apart = apart / (1.4826 * apart.abs().median()).clamp(min=_LEAST_SPREAD)
+                total[row] += trust * (apart.clamp(0, _PURSUED_APART).square() / 2 - 0.5).to(total)
+        return total, inputs
+
+
+def _metric(contexts: Tensor) -> Tensor:
+    """The root of the inverse covariance ``(width, width)`` of rows, with a ridge."""
+    values, basis = torch.linalg.eigh(contexts.T @ contexts)
+    metric: Tensor = basis * (values + _CONTEXT_RIDGE * values.mean()).rsqrt()
+    return metric
