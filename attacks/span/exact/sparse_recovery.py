@@ -42,8 +42,9 @@ class SparseRecovery:
     of all tokens. These are rows of a known dictionary, and where they are fewer than the model is
     wide, hardly any other rows have the same combinations: a pursuit finds the words
     (``few_rows``). Where positions are learned it finds their places with them; otherwise a causal
-    model's sentences are grown by the same test of the layers behind the attention. They are
-    certified if their gradient is the observed one.
+    model's sentences are grown by the same test of the layers behind the attention, and by the
+    gradient that each word is then known to have (``WordGradients``). They are certified if their
+    gradient is the observed one.
 
     Attributes:
         model: under attack; its update has to be a multiple of a gradient.
@@ -75,10 +76,13 @@ class SparseRecovery:
             guess = proven(prover, sentences, known)
             if guess.certified:
                 break
-        return replace(self._completed(guess), expired=self.job.expired)
+        return replace(self.completed(guess), expired=self.job.expired)
 
-    def _completed(self, guess: Reconstruction) -> Reconstruction:
-        """The guess with the usual sentences of the auxiliary rows in place of those not read."""
+    def completed(self, guess: Reconstruction) -> Reconstruction:
+        """The guess with the usual words of the auxiliary rows in place of sentences not read.
+
+        These are what ``PriorOnly`` guesses. Without such rows the guess stays as it is.
+        """
         observation, task = self.model.observation, self.model.task
         count, read = observation.knowledge.num_examples or 1, len(guess.guess)
         if read >= count or not observation.knowledge.auxiliary:
@@ -90,10 +94,8 @@ class SparseRecovery:
             ids[real == 1].tolist() for ids, real in zip(guess.guess.inputs, mask, strict=True)
         ]
         batch = batch_of([*lines, *usual[read:]], task, [-1] * read + labels[read:])
-        levels: tuple[Certificate, ...] = (
-            *(guess.confidence or ("guess",) * read),
-            *("guess",) * (count - read),
-        )
+        blind: tuple[Certificate, ...] = ("guess",) * (count - read)
+        levels = (*(guess.confidence or ("guess",) * read), *blind)
         note = (
             f"{NOTE[:-1]}; {read} of {count} sentences read, the others are the most frequent words"
         )

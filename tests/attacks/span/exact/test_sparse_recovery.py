@@ -8,12 +8,32 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.base import Job
-from attacks.span.exact.sparse_recovery import NOTE
+from attacks.base import Job, Reconstruction
+from attacks.span.exact.sparse_recovery import NOTE, SparseRecovery
+from attacks.tokens.attacked_model import AttackedModel
+from attacks.tokens.layout import batch_of
 from attacks.tokens.pursuit import Pursuit, few_rows
 from fedsim.models.lora import is_second_factor
 from tests.attacks.adapted import adapted, dictionary, run, sentences
-from tests.attacks.victims import hub
+from tests.attacks.victims import hub, lines
+
+
+def test_what_is_not_read_of_a_batch_is_a_blind_guess() -> None:
+    victim = adapted("tiny-gpt2", 5, 1, max_length=14)
+    seen, truth = victim.capture([0, 1, 2])
+    public = seen.knowledge.model_copy(update={"auxiliary": True})
+    seen = replace(seen, knowledge=public)
+    model = AttackedModel.of(seen, victim.task, victim.task.model(seen.sent))
+    job = Job(auxiliary=lambda: victim.task.encode(victim.rows.take(range(20, 40))))
+    search = SparseRecovery(model, torch.Generator(), job, True)
+    (line, *_) = lines(truth)
+    guess = search.completed(Reconstruction(batch_of([line], victim.task, [-1])))
+    assert len(guess.guess) == 3
+    assert lines(guess.guess)[0] == line
+    assert all(len(each) > 2 for each in lines(guess.guess))
+    assert guess.note.endswith("1 of 3 sentences read, the others are the most frequent words")
+    assert guess.confidence == ("guess",) * 3
+
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
