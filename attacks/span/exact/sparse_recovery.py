@@ -25,7 +25,6 @@ from attacks.tokens.sentences import SpanSentence
 from attacks.tokens.subspace import Subspace
 from fedsim.knowledge import MULTIPLES
 from fedsim.models.lora import is_adapter
-from fedsim.records import Certificate
 
 _PURSUED_ATOMS = 1 << 17  # most rows of its dictionary, those with the largest share in the space
 _PURSUED_CHOICES = 256  # choices of one word for each place that are tried
@@ -94,12 +93,12 @@ class SparseRecovery:
             ids[real == 1].tolist() for ids, real in zip(guess.guess.inputs, mask, strict=True)
         ]
         batch = batch_of([*lines, *usual[read:]], task, [-1] * read + labels[read:])
-        blind: tuple[Certificate, ...] = ("guess",) * (count - read)
-        levels = (*(guess.confidence or ("guess",) * read), *blind)
+        levels = [*(guess.confidence or ())]
+        levels += ["guess"] * (count - len(levels))
         note = (
             f"{NOTE[:-1]}; {read} of {count} sentences read, the others are the most frequent words"
         )
-        return replace(guess, guess=batch, confidence=levels, note=note)
+        return replace(guess, guess=batch, confidence=tuple(levels), note=note)
 
     def _lines(self) -> list[tuple[int, ...]]:
         layers = self.model.usual_layers

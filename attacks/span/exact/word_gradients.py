@@ -112,7 +112,8 @@ class WordGradients:
         def hook(_: nn.Module, __: object, output: Tensor) -> Tensor:
             tangent = torch.zeros_like(output)
             tangent[:, -len(along) :] = along.to(output)
-            return forward_ad.make_dual(output, tangent)
+            dual: Tensor = forward_ad.make_dual(output, tangent)
+            return dual
 
         handle = module.register_forward_hook(hook)
         try:

@@ -14,6 +14,7 @@ from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.layout import batch_of
 from attacks.tokens.pursuit import Pursuit, few_rows
 from fedsim.models.lora import is_second_factor
+from fedsim.tasks.text import TextTask
 from tests.attacks.adapted import adapted, dictionary, run, sentences
 from tests.attacks.victims import hub, lines
 
@@ -23,6 +24,7 @@ def test_what_is_not_read_of_a_batch_is_a_blind_guess() -> None:
     seen, truth = victim.capture([0, 1, 2])
     public = seen.knowledge.model_copy(update={"auxiliary": True})
     seen = replace(seen, knowledge=public)
+    assert isinstance(victim.task, TextTask)
     model = AttackedModel.of(seen, victim.task, victim.task.model(seen.sent))
     job = Job(auxiliary=lambda: victim.task.encode(victim.rows.take(range(20, 40))))
     search = SparseRecovery(model, torch.Generator(), job, True)

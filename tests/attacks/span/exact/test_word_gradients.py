@@ -10,6 +10,7 @@ from torch import nn
 from attacks.span.exact.word_gradients import WordGradients, present, solved
 from attacks.tokens.attacked_model import AttackedModel
 from fedsim.models.lora import is_adapter
+from fedsim.tasks.text import TextTask
 from tests.attacks.adapted import adapted, dictionary
 from tests.attacks.victims import lines
 
@@ -19,6 +20,7 @@ def read() -> tuple[WordGradients, list[tuple[int, ...]], list[int]]:
     """Of three sentences, with the words that occur once."""
     victim = adapted("tiny-gpt2", 8, 20, max_length=10)
     seen, truth = victim.capture([0, 1, 2])
+    assert isinstance(victim.task, TextTask)
     model = AttackedModel.of(seen, victim.task, victim.task.model(seen.sent))
     layers = model.usual_layers
     names = [name for name in layers.tokens.weights(seen.received) if is_adapter(name)]
