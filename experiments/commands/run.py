@@ -32,6 +32,7 @@ from experiments.commands.parameters import (
 )
 from experiments.commands.show import show
 from experiments.mirror import is_url, working_folder
+from experiments.plan.config import find
 from experiments.plan.folder import STAGES, RunStage
 from experiments.plan.unfinished import continuation
 from fedsim.errors import ConfigError, Interrupted, Terminated
@@ -78,6 +79,8 @@ def _command(
                 )
             raise typer.Exit(foreign(Path(experiment), quiet, as_json, **described))
         if extra := [name for name, value in described.items() if value]:
+            if not Path(experiment).exists():
+                find(experiment)
             raise ConfigError(
                 f"--{extra[0].replace('_', '-')}: is for the captures of another application, and "
                 f"{experiment!r} is none. Leave it out."

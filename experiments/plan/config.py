@@ -232,7 +232,10 @@ def find(experiment: str, near: Path | None = None) -> Path:
     if experiment.endswith(".toml"):
         raise ConfigError(f"{experiment}: the file does not exist. Correct the path.")
     if "/" in experiment:
-        raise ConfigError(f"{experiment}: no such run folder or experiment file. Correct the path.")
+        raise ConfigError(
+            f"{experiment}: no such folder of a run or of captures, nor experiment file. "
+            "Correct the path."
+        )
     known = suggest(experiment, shipped())
     if near is None and not nearest(experiment, shipped()):  # a folder was meant as likely
         known = (

@@ -494,6 +494,12 @@ def test_options_of_foreign_captures_do_not_fit_a_run(said: Said) -> None:
     assert "--model: is for the captures of another application" in error
 
 
+def test_captures_that_are_nowhere_are_what_is_refused(said: Said, tmp_path: Path) -> None:
+    code, _, error = said("score", str(tmp_path / "captures"), "--truth", str(tmp_path))
+    assert code == 2
+    assert f"{tmp_path / 'captures'}: no such folder" in error
+
+
 def test_more_workers_than_cores_are_remarked_on(
     said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
