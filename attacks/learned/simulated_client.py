@@ -26,7 +26,10 @@ _AT_ONCE = 32 << 20
 _LANES = 4
 """Fewest updates in one pass where one pass over many is faster than as many passes."""
 _PROBES = 8
-"""Updates on which ``averages`` is measured."""
+"""Most updates on which ``averages`` is measured."""
+_PROBE_BYTES = 128 << 20
+"""Most bytes of their linear features, of which five copies are held: two updates of ResNet18, as
+at half of it, and five at twice as much. All eight of a network of 4 million weights or fewer."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,9 @@ class SimulatedClient:
         """
         if self.statistics is not None and self.size > 1:
             return False
-        probe = batch[: min(_PROBES, len(batch) // self.size) * self.size]
+        width = len(self.features.sizes(batch.inputs.device))
+        probes = max(2, min(_PROBES, _PROBE_BYTES // (4 * width * self.size)))
+        probe = batch[: min(probes, len(batch) // self.size) * self.size]
         first, second = (self.linear(probe, _generator(probe, seed)) for seed in (0, 1))
         alone = replace(self, spread=LocalSteps()).linear(probe, _generator(probe, 2))
         means = self.mean(alone.unflatten(0, (-1, self.size)))
