@@ -9,7 +9,8 @@ from pathlib import Path
 from fedsim.build import registry, suggest
 from fedsim.cell import KINDS, TaskConfig, TaskKind
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import read_record, write_json
+from fedsim.files import read_json, read_record, write_json
+from fedsim.manifest import check_hashes, hashes
 from fedsim.models import IMAGE_MODELS, families, is_image_model, transformer
 from fedsim.named_code import is_allowed, named_function
 from fedsim.tasks.base import Task, TaskSpec
@@ -35,6 +36,9 @@ __all__ = [
     "task_classes",
     "task_kind",
 ]
+
+_HASHES = "tokenizer-hashes.json"
+_REMEDY = "Restore it, or capture again."
 
 TASKS: dict[str, type[Task]] = {
     "image-classification": ImageClassification,
@@ -119,9 +123,11 @@ def make_task(config: TaskConfig, rows: Rows) -> Task:
 
 
 def save_task(task: Task, folder: Path) -> None:
-    """Write ``task.json`` and, for a text task, ``tokenizer/``."""
+    """Write ``task.json`` and, for a text task, ``tokenizer/`` with the hashes of its files."""
     if isinstance(task, TextTask):
+        (folder / _HASHES).unlink(missing_ok=True)
         task.tokenizer.save_pretrained(str(folder / "tokenizer"))
+        write_json(folder / _HASHES, hashes(folder / "tokenizer"))
     # Written last: a folder with task.json is complete.
     write_json(folder / "task.json", task.spec)
 
@@ -183,11 +189,13 @@ def load_task(folder: Path, *, network: bool = True) -> Task:
         return cls(spec)
     path = folder / "tokenizer"
     transformer.check_no_code(str(path))
+    if (folder / _HASHES).exists():  # not in older captures
+        check_hashes(path, read_json(folder / _HASHES), _REMEDY)
     try:
         task = cls(spec, transformer.tokenizer(str(path)))
     except ConfigError:
         raise StoreError(
-            f"{path}: the tokenizer is missing or broken. Run the simulation again."
+            f"{path / 'tokenizer.json'}: is missing or holds no tokenizer. {_REMEDY}"
         ) from None
     return as_given(task) if from_elsewhere(folder) else task
 

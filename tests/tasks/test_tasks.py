@@ -300,17 +300,32 @@ def test_saved_task_is_the_same_task(
     assert torch.equal(task.loss(first, batch), loaded.loss(second, again))
 
 
+RESTORE = "Restore it, or capture again."
+
+
 def test_task_with_a_broken_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"task\.json: the file is missing"):
         load_task(tmp_path)
     task = task_of("tiny-bert")
     save_task(task, tmp_path)
-    (tmp_path / "tokenizer" / "tokenizer.json").unlink()
-    with pytest.raises(StoreError) as error:
+    path = tmp_path / "tokenizer" / "tokenizer.json"
+    whole = path.read_bytes()
+    for spoilt in (b"", whole[:-200], whole.replace(b'"vocab"', b'"vocac"', 1), whole + b" "):
+        path.write_bytes(spoilt)
+        with pytest.raises(StoreError) as error:
+            load_task(tmp_path)
+        assert str(error.value) == f"{path}: the file is cut or altered. {RESTORE}"
+    path.unlink()
+    with pytest.raises(StoreError, match=f"{path}: the file is missing. {RESTORE}"):
         load_task(tmp_path)
-    assert str(error.value) == (
-        f"{tmp_path / 'tokenizer'}: the tokenizer is missing or broken. Run the simulation again."
-    )
+    (tmp_path / "tokenizer-hashes.json").unlink()  # as of older captures
+    path.write_bytes(whole)
+    assert load_task(tmp_path).spec == task.spec
+    for spoilt in (b"", whole[:-200], whole.replace(b'"vocab"', b'"vocac"', 1)):
+        path.write_bytes(spoilt)
+        with pytest.raises(StoreError) as error:
+            load_task(tmp_path)
+        assert str(error.value) == f"{path}: is missing or holds no tokenizer. {RESTORE}"
 
 
 def test_text_tasks_share_their_machinery() -> None:
