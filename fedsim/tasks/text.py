@@ -22,6 +22,9 @@ from fedsim.types import Batch, Rows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_UNLIMITED = 1 << 15
+"""Tokens of a network whose configuration sets no limit (BLOOM, Mamba), longer than texts are."""
+
 
 @dataclass(frozen=True)
 class TextTask(Task):
@@ -155,7 +158,8 @@ def padding(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def most_tokens(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> int:
     """Number of tokens that the model and its tokenizer take."""
-    positions = architecture.get("n_positions") or architecture["max_position_embeddings"]
+    limits = ("n_positions", "max_position_embeddings", "max_seq_len")
+    positions = next((size for name in limits if (size := architecture.get(name))), _UNLIMITED)
     kind = families.FAMILIES.get(architecture["model_type"])
     before = kind.before if kind else 0
     if before is None:

@@ -173,6 +173,8 @@ class ExactSearch:
         Some collators reset the positions of a packed row and leave its attention as it is. They
         restart behind an end token, or behind the last token that is in the span as it is placed.
         """
+        if not test.layers.placed:
+            return []
         end = self.model.task.tokenizer.eos_token_id
         ends = [end] if any(end in sentence.ids[1:] for sentence in sentences) else []
         ends += [sentence.ids[-1] for sentence in sentences if sentence.in_span]

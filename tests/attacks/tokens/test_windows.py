@@ -1,4 +1,4 @@
-"""Networks whose attention sees a window of the tokens before."""
+"""Networks whose attention sees a window of the tokens before, or knows no places."""
 
 from __future__ import annotations
 
@@ -70,6 +70,30 @@ def test_texts_longer_than_a_window(family: str, rows: tuple[int, ...]) -> None:
     guess = fedsim.attack(update(family, rows), "span", budget=60, quiet=True)
     assert sorted(guess.texts) == sorted(map(text, rows))
     assert set(guess.confidence) == {"certified"}
+
+
+PLACELESS: dict[str, dict[str, Any]] = {
+    "bloom": {"hidden_size": 64, "n_layer": 2, "n_head": 4, "initializer_range": 0.1},
+    "mpt": {"d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 64},
+    "mamba": {"hidden_size": 64, "num_hidden_layers": 2},
+}
+"""Sizes of causal networks that take no places of tokens: their bias is by distance, or a state."""
+
+
+@pytest.mark.parametrize("family", PLACELESS)
+def test_networks_that_take_no_places(family: str) -> None:
+    _, tokenizer = client("mistral")
+    shape = PLACELESS[family] | {"model_type": family, "vocab_size": len(tokenizer)}
+    config = AutoConfig.for_model(**shape, pad_token_id=None, bos_token_id=0, eos_token_id=0)
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config).float().eval()
+    ids = torch.tensor([[*tokenizer(text(A)).input_ids, END]])
+    loss = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss
+    gradients = list(torch.autograd.grad(loss, list(model.parameters())))
+    seen = Update.of(model, gradients=gradients, tokenizer=tokenizer, num_examples=1)
+    guess = fedsim.attack(seen, "span", budget=60, quiet=True)
+    assert guess.texts == (text(A),)
+    assert guess.confidence == ("certified",)
 
 
 @pytest.mark.parametrize("family", WINDOWS)
