@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 
 import torch
 from torch import Tensor
@@ -167,7 +167,7 @@ class _Search:
 
 
 _CLIMBS = 4
-"""Random arrangements from which the best neighbour is followed."""
+"""Random arrangements from which nearer neighbours are followed."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,9 @@ class Arrangement:
     order: Tensor
 
     def neighbours(self, steps: SimulatedSteps, classes: int) -> Iterator[Arrangement]:
-        """All that differ by an exchange, or in one label."""
+        """All that differ by an exchange, in when one place is taken, or in one label."""
         yield from self.exchanged(steps)
+        yield from self.moved(steps)
         for place, other in product(range(len(self.labels)), range(classes)):
             labels = self.labels.clone()
             labels[place] = other
@@ -194,15 +195,31 @@ class Arrangement:
         """All that differ by an exchange of two places in an epoch; in the first, of two labels."""
         for number, epoch in enumerate(steps.epochs):
             for pair in combinations(range(epoch.start, epoch.stop), 2):
-                swapped = [*pair][::-1]
-                if number:
-                    order = self.order.clone()
-                    order[[*pair]] = self.order[swapped]
-                    yield Arrangement(self.labels, order)
-                else:
-                    labels = self.labels.clone()
-                    labels[[*pair]] = self.labels[swapped]
-                    yield Arrangement(labels, self.order)
+                places = self._places
+                places[pair[0]], places[pair[1]] = places[pair[1]], places[pair[0]]
+                yield self._taken(places, first=not number)
+
+    def moved(self, steps: SimulatedSteps) -> Iterator[Arrangement]:
+        """All in which one place of an epoch is taken earlier or later, and those between close up.
+
+        A step on an image of the class that the step before has raised hardly moves the weights, so
+        that the order of all others is right but for a shift, which no exchange undoes.
+        """
+        for number, epoch in enumerate(steps.epochs):
+            for start, end in permutations(range(epoch.start, epoch.stop), 2):
+                places = self._places
+                places.insert(end, places.pop(start))
+                yield self._taken(places, first=not number)
+
+    @property
+    def _places(self) -> list[int]:
+        return [*range(max(len(self.labels), len(self.order)))]
+
+    def _taken(self, places: list[int], *, first: bool) -> Arrangement:
+        """What stands at these places: of the first epoch the labels, of others the images."""
+        if first:
+            return Arrangement(self.labels[places[: len(self.labels)]], self.order)
+        return Arrangement(self.labels, self.order[places[: len(self.order)]])
 
 
 def likely_arrangements(
@@ -217,9 +234,9 @@ def likely_arrangements(
     """Arrangements tried, those first whose steps on one and the same image are nearest.
 
     A step on a class lowers the loss of that class in all later ones, so that even steps on the
-    mean image tell most orders apart. From random arrangements the nearest neighbour by an exchange
-    is followed while there is a nearer one; where labels are not granted, by another label, too,
-    as counts that are read from one gradient fail where steps move the weights far.
+    mean image tell most orders apart. From random arrangements a nearer neighbour is followed,
+    the first in random order, while there is one; where labels are not granted, one of another
+    label, too, as counts that are read from one gradient fail where steps move the weights far.
 
     Args:
         steps: of the client.
@@ -243,11 +260,14 @@ def likely_arrangements(
 
     for _ in range(_CLIMBS):
         current = _drawn(steps, labels, rng)
-        while True:
-            nearest = min([current, *current.neighbours(steps, classes)], key=distance)
-            if nearest is current or expired():
+        least = distance(current)
+        while not expired():
+            neighbours = [*current.neighbours(steps, classes)]
+            drawn = torch.randperm(len(neighbours), generator=rng).tolist()
+            nearer = (neighbours[n] for n in drawn if distance(neighbours[n]) < least)
+            if (first := next(nearer, None)) is None:
                 break
-            current = nearest
+            current, least = first, distance(first)
     return [arrangement for _, arrangement in sorted(seen.values(), key=lambda pair: pair[0])]
 
 

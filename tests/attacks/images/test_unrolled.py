@@ -56,6 +56,16 @@ def after(
     return task, replace(seen, received=done.tensors, kind="weights", knowledge=facts)
 
 
+def granted(
+    victim: Victim, batch: Batch, plan: Sequence[Sequence[int]], **options: object
+) -> tuple[Observation, SimulatedSteps]:
+    """What the server sees of these steps, and the steps as it knows them."""
+    task, seen = after(victim, batch, plan, **options)
+    steps = SimulatedSteps.of(seen, replay(seen, task, CPU))
+    assert steps is not None
+    return seen, steps
+
+
 def error(guess: Batch, truth: Batch) -> float:
     """Mean squared error of images whose labels all differ."""
     own, other = guess.labels.argsort(), truth.labels.argsort()
@@ -66,10 +76,7 @@ def error(guess: Batch, truth: Batch) -> float:
 def test_the_order_of_classes_follows_from_the_mean_image(
     victim: Victim, pictures: Pictures, options: dict[str, object]
 ) -> None:
-    batch = pictures(3, 6, 1, 3)
-    task, seen = after(victim, batch, [[1], [2], [0]], **options)
-    steps = SimulatedSteps.of(seen, replay(seen, task, CPU))
-    assert steps is not None
+    seen, steps = granted(victim, pictures(3, 6, 1, 3), [[1], [2], [0]], **options)
     assert (steps.sizes, steps.epochs) == ([1, 1, 1], [slice(0, 3)])
     labels, grey = torch.tensor([1, 3, 6]), torch.full((3, 16, 16), 0.5)
     tried = likely_arrangements(steps, labels, grey, seen.update(), rng(), lambda: False)
@@ -80,10 +87,7 @@ def test_the_order_of_classes_follows_from_the_mean_image(
 def test_exchanges_within_a_step_are_no_other_arrangement(
     victim: Victim, pictures: Pictures
 ) -> None:
-    batch = pictures(3, 6, 1, 3)
-    task, seen = after(victim, batch, [[0, 1], [2], [2, 0], [1]])
-    steps = SimulatedSteps.of(seen, replay(seen, task, CPU))
-    assert steps is not None
+    _, steps = granted(victim, pictures(3, 6, 1, 3), [[0, 1], [2], [2, 0], [1]])
     assert (steps.sizes, steps.epochs) == ([2, 1, 2, 1], [slice(0, 3), slice(3, 6)])
     arrangement = Arrangement(torch.tensor([6, 1, 3]), torch.tensor([0, 1, 2, 2, 0, 1]))
     named = {steps.labels_of(other.labels, other.order) for other in arrangement.exchanged(steps)}
@@ -91,6 +95,24 @@ def test_exchanges_within_a_step_are_no_other_arrangement(
     batches = steps.labels_of(arrangement.labels, arrangement.order)
     assert batches == ((1, 6), (3,), (3, 6), (1,))
     assert batches in named
+
+
+def test_a_place_is_taken_earlier_or_later(victim: Victim, pictures: Pictures) -> None:
+    _, steps = granted(victim, pictures(3, 6, 1, 3), [[1], [2], [0], [2], [0], [1]])
+    arrangement = Arrangement(torch.tensor([6, 1, 3]), torch.tensor([0, 1, 2, 2, 0, 1]))
+    moved = [
+        (tuple(other.labels.tolist()), tuple(other.order.tolist()))
+        for other in arrangement.moved(steps)
+    ]
+    assert {labels for labels, order in moved if order == (0, 1, 2, 2, 0, 1)} == {
+        *((1, 3, 6), (3, 6, 1)),  # the first last, and the last first
+        *((1, 6, 3), (6, 3, 1)),  # neighbours
+    }
+    assert {order[3:] for labels, order in moved if labels == (6, 1, 3)} == {
+        *((0, 1, 2), (1, 2, 0)),
+        *((0, 2, 1), (2, 1, 0)),
+    }
+    assert len(moved) == 12
 
 
 def test_images_of_steps_come_back_and_not_by_one_gradient(
