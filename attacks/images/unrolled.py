@@ -23,7 +23,8 @@ from fedsim.types import Batch, Tensors
 _CHUNK = 20
 """Iterations between two looks at the clock."""
 _SHORT = 10
-"""Evaluations after which the worse half of the orders is given up."""
+"""Evaluations after which the worse half of the orders is given up; the better half gets twice as
+many more, and so on. With so many each time one client of three lost 4 dB to a near tie."""
 _HISTORY = 50  # pairs of steps that L-BFGS remembers
 
 
@@ -79,10 +80,11 @@ class UnrolledSearch:
             searches = [
                 _Search(self, arrangement, start, progress) for arrangement in tried[: self.orders]
             ]
-            rest = searches
+            rest, more = searches, _SHORT
             while len(rest) > 1:
                 for search in rest:
-                    search.run(_SHORT)
+                    search.run(more)
+                more *= 2
                 rest = sorted(rest, key=lambda search: float(search.best.objective))[
                     : len(rest) // 2
                 ]
@@ -166,7 +168,7 @@ class _Search:
         return value
 
 
-_CLIMBS = 4
+_CLIMBS = 8
 """Random arrangements from which nearer neighbours are followed."""
 
 
