@@ -218,6 +218,10 @@ class Mirror:
         return {name: version for name, version in versions.items() if self._mirrored(name)}
 
     def _in_waves(self, names: Collection[str], copy: Callable[[str], None]) -> None:
+        """Copy so many at once, each in a thread of its own.
+
+        Arrow's few threads write what a copy hands them: copies that take them all wait for ever.
+        """
         for wave in range(3):
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 list(pool.map(copy, [name for name in names if _wave(name) == wave]))
@@ -230,14 +234,18 @@ class Mirror:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary, ours = path.with_name(f".{path.name}.tmp"), LocalFileSystem()
-        self._asked(lambda: copy_files(self._root + name, str(temporary), self._store, ours))
+        self._asked(
+            lambda: copy_files(
+                self._root + name, str(temporary), self._store, ours, use_threads=False
+            )
+        )
         os.replace(temporary, path)
 
     def _upload(self, name: str) -> None:
         from pyarrow.fs import LocalFileSystem, copy_files
 
         source, target, ours = str(self._folder / name), self._root + name, LocalFileSystem()
-        self._asked(lambda: copy_files(source, target, ours, self._store))
+        self._asked(lambda: copy_files(source, target, ours, self._store, use_threads=False))
         self._sent.add(name)
 
     def _asked(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401
