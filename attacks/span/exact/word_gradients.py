@@ -82,9 +82,9 @@ class WordGradients:
         worst = torch.zeros(rows.shape, dtype=torch.float64)
         if not rows.numel():
             return nats, nats > 0
-        for module, own in zip(self.gradients, self._of_lines(ids), strict=True):
+        for module, guessed in zip(self.gradients, self._of_lines(ids), strict=True):
             seen = module[rows.clamp(min=0)]
-            cosine = nn.functional.cosine_similarity(seen, own[:, 1:-1], dim=-1, eps=1e-30)
+            cosine = nn.functional.cosine_similarity(seen, guessed[:, 1:-1], dim=-1, eps=1e-30)
             cosine = cosine.clamp(0, 1).where(rows >= 0, 0)
             sines = 1 - cosine.square()
             nats += -((sines + _CLOSE) / (1 + _CLOSE)).log().sum(1)
@@ -125,9 +125,9 @@ class WordGradients:
             handle.remove()
         slopes = head(moved) - (0 if head.bias is None else head.bias)
         shares = head(primal[:, :1]).softmax(-1)
-        own = (slopes * shares).sum(-1)[..., None] - slopes[..., words]
+        expected = (slopes * shares).sum(-1)[..., None] - slopes[..., words]
         given = (seen[rows.clamp(min=0)] @ along.T)[..., None]
-        cosine = nn.functional.cosine_similarity(own.double(), given, dim=1, eps=1e-30)
+        cosine = nn.functional.cosine_similarity(expected.double(), given, dim=1, eps=1e-30)
         cosine = cosine.clamp(0, 1).where(rows[:, None] >= 0, 0)
         nats: Tensor = -((1 - cosine.square() + _CLOSE) / (1 + _CLOSE)).log()
         return nats
@@ -139,16 +139,16 @@ class WordGradients:
         """
         ids = torch.tensor([line], device=self.gradients[0].device)
         rows = torch.tensor([self._row(place, word) for place, word in enumerate(line)])
-        known = rows >= 0
+        named = rows >= 0
         sums = [
-            torch.zeros_like(seen).index_add(0, rows[known], own[0][known])
-            for seen, own in zip(self.gradients, self._of_lines(ids), strict=True)
+            torch.zeros_like(seen).index_add(0, rows[named], guessed[0][named])
+            for seen, guessed in zip(self.gradients, self._of_lines(ids), strict=True)
         ]
         inner = torch.stack([(a * b).sum(1) for a, b in zip(self.gradients, sums, strict=True)])
         squares = torch.stack([a.square().sum(1) for a in sums])
         sizes = torch.stack([a.square().sum(1) for a in self.gradients])
         cosines = (inner / (squares * sizes).sqrt().clamp(min=1e-300)).mean(0)
-        words = rows[known].unique()
+        words = rows[named].unique()
         # A word that occurs once shows the scale of the update; of others it differs.
         scale = (inner.sum(0) / squares.sum(0).clamp(min=1e-300))[words].median()
         taken = torch.zeros(len(cosines), dtype=torch.bool)
