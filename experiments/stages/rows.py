@@ -107,7 +107,8 @@ def _field(name: str, hint: Any) -> pa.Field:  # noqa: ANN401
 
 
 def _read(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any]]:
-    texts = [field.name for field in schema if field.type == pa.string()]
+    written = {*pq.read_schema(path).names}  # an older table lacks what has a default by now
+    texts = [f.name for f in schema if f.type == pa.string() and f.name in written]
     known: dict[str, str] = {}
     with pq.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
         names = file.schema_arrow.names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,24 @@ def test_tables_of_older_runs_have_no_seal(copied: Path, said: Said) -> None:
         pq.write_table(table.replace_schema_metadata(None), copied / name)
     assert said("report", copied)[0] == 0
     assert len(fedsim.load(copied).utility) > 0
+
+
+@dataclass
+class Before:
+    """A row as a version wrote it that had no cause."""
+
+    attack: str
+    value: float | None
+
+
+@dataclass
+class After(Before):
+    """The same of today."""
+
+    cause: str = ""
+
+
+def test_a_table_of_an_older_version_is_read(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.parquet", Before, [Before("span", 1.0), Before("lamp", None)])
+    rows = read_rows(tmp_path / "rows.parquet", After)
+    assert rows == [After("span", 1.0), After("lamp", None)]
