@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.measured import RESULTS, Columns, ResultFile, Row, read, significant
-from docs.sources import refusal
+from docs.sources import JOBS, refusal
 from docs.values import Value, derived, jobs, values
 from experiments.plan.config import shipped
 from experiments.plan.folder import Run
@@ -32,7 +32,6 @@ UNTIMED = "CPU time is recorded by make results alone"
 _DIGITS = {"dB": 1, "squared pixel": 4, "perplexity": 0}
 _LABELS = ("data", "model", "protocol", "setting", "defense", "attack", "probe")
 _SILENT = re.compile(r" --(json|quiet)\b| --(out|engine|workers) \S+")
-_JOBS = "Jobs: "
 
 
 def record(
@@ -59,9 +58,9 @@ def record(
     elif old is not None:
         rows = [_beside_paper(row, old.rows) for row in rows]
     provenance = read_json(run.root / "provenance.json")
-    notes = [note for note in (old.notes if old else ()) if not note.startswith(_JOBS)]
+    notes = [note for note in (old.notes if old else ()) if not note.startswith(JOBS)]
     if how := "; ".join(filter(None, map(jobs, runs))):
-        notes.append(f"{_JOBS}{how}.")
+        notes.append(f"{JOBS}{how}.")
     return ResultFile(
         title=old.title if old else _title(run.plan.name),
         paper=old.paper if old else "",

@@ -25,6 +25,8 @@ from fedsim.files import write_bytes
 
 Exempt: TypeAlias = dict[str, dict[str, int]]
 """How many ``rows`` were mapped by hand, and numbers of ``notes`` lack a source, in each file."""
+JOBS = "Jobs: "
+"""How a note begins that is made of a run's jobs, and so needs no row."""
 _DECIMAL = re.compile(r"(?<![\w.,])\d*\.\d+(?!\.?\d|[a-z])")
 _COUNT = re.compile(r"(?<![\w.,])([\d,]+) of ([\d,]+)\b")
 _WHOLE = re.compile(r"(?<![\w.,])([\d,]+) (?:(?:dB|s|CPU seconds|MB|times)\b|%)")
@@ -71,7 +73,7 @@ def _unsourced(result: ResultFile) -> Iterator[str]:
             abs(abs(scale * value) - number) <= half for value in values for scale in (1, 100)
         )
 
-    for note in result.notes:
+    for note in (note for note in result.notes if not note.startswith(JOBS)):
         yield from (text for text in _DECIMAL.findall(note) if not printed_somewhere(text))
         for hit, of in _COUNT.findall(note):
             if (int(hit.replace(",", "")), int(of.replace(",", ""))) not in shares:
