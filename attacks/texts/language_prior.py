@@ -150,7 +150,6 @@ def _network(source: str, device: torch.device) -> Any:  # noqa: ANN401
             network, report = AutoModelForCausalLM.from_pretrained(
                 source,
                 attn_implementation="eager",
-                dtype=torch.float32,
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
@@ -166,7 +165,7 @@ def _network(source: str, device: torch.device) -> Any:  # noqa: ANN401
             f"prior: {source!r} has no weights for {lost[0]!r} ({len(lost)} in all)",
             "Name a language model with its head.",
         )
-    network.eval().requires_grad_(False).to(device)
+    network.float().eval().requires_grad_(False).to(device)
     _check(network, source, device)
     return network
 

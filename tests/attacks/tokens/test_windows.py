@@ -113,5 +113,6 @@ def test_next_tokens_see_what_they_see_in_their_sentence(family: str) -> None:
 def test_a_network_without_fused_attention_is_searched_without_it() -> None:
     """A missing sentence lets the search try padding on the left, which is fused attention's."""
     guess = fedsim.attack(update("gemma2", (A,), 1e-4, count=2), "span", budget=60, quiet=True)
-    assert "certified" not in guess.confidence
-    assert "1 of 2 examples found" in guess.note
+    # Two copies have the gradient of one, which transformers before 4.57 lets the search find.
+    copies = guess.confidence == ("certified", "certified") and {*guess.texts} == {text(A)}
+    assert copies or ("certified" not in guess.confidence and "1 of 2" in guess.note)

@@ -24,6 +24,7 @@ from fedsim.types import Batch
 ALLOWED = {
     *("bundle.json", "captures/task.json", "captures/auxiliary.safetensors"),
     *(f"captures/tokenizer/{name}.json" for name in ("tokenizer", "tokenizer_config")),
+    "captures/tokenizer/special_tokens_map.json",  # of transformers 4
 }
 
 
