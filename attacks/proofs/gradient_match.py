@@ -283,8 +283,8 @@ class GradientMatcher:
         return line, best
 
 
-def _product(one: Tensor, other: Tensor) -> float:
-    return float((one * other).sum(dtype=torch.float64))
+def _product(a: Tensor, b: Tensor) -> float:
+    return float((a * b).sum(dtype=torch.float64))
 
 
 def _sent(update: Tensors) -> Tensors:

@@ -24,9 +24,9 @@ _PURSUED_APART = 10.0  # deviations of a share beyond which it says no more
 _PURSUED_STALE = 6  # further tokens that may pass without a likelier sentence
 _PURSUED_SWEEPS = 3  # most searches of each sentence of a batch
 _PURSUED_PREFIXES = 16  # prefixes kept in the growth of a sentence
-_AGREEING_PREFIXES = 8  # of these where gradients of words tell them apart; 12 take 1.4 the time
+_AGREEING_PREFIXES = 8  # of these where gradients of words tell them apart
 _AGREEING_TRIED = 3  # times as many are asked for the gradients of their words
-_AGREEMENT = 2.0  # weight of these gradients; with 1 the sentences read first are the same
+_AGREEMENT = 2.0  # weight of these gradients
 _PURSUED_TRUST = 1.0  # share of the log-likelihood ratio of normal shares that counts
 
 _FACTORS = (1.0, 0.5, 2.0, 4.0)

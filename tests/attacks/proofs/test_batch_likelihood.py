@@ -23,9 +23,9 @@ SIGNS: dict[str, object] = {"name": "sign"}
 def likelihood(victim: Victim, *defenses: dict[str, object]) -> tuple[BatchLikelihood, Batch]:
     seen, truth = victim.capture([5, 6], *defenses)
     assert isinstance(victim.task, TextTask)
-    made = BatchLikelihood.of(seen, victim.task, Job())
-    assert made is not None
-    return made, truth
+    likelihood = BatchLikelihood.of(seen, victim.task, Job())
+    assert likelihood is not None
+    return likelihood, truth
 
 
 def with_two_words_exchanged(batch: Batch) -> Batch:

@@ -106,8 +106,8 @@ def test_next_tokens_see_what_they_see_in_their_sentence(family: str) -> None:
         prefix, tokens = line[None, :start], line[start:]
         beside = layers.of_extensions(kinds, prefix, tokens)
         whole = torch.cat([prefix.expand(len(tokens), -1), tokens[:, None]], 1)
-        for one, alone in zip(beside, layers.of_lines(kinds, whole), strict=True):
-            assert torch.allclose(one[0], alone[:, -1], atol=1e-5)
+        for row, alone in zip(beside, layers.of_lines(kinds, whole), strict=True):
+            assert torch.allclose(row[0], alone[:, -1], atol=1e-5)
 
 
 def test_a_network_without_fused_attention_is_searched_without_it() -> None:
