@@ -24,7 +24,7 @@ from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import load_prior
 from benchmarks.public_code import PublicDAGER, PublicInverting, project_of
 from benchmarks.public_lamp import PublicLAMP
-from experiments.arena.bundle import OpenBundle, open_bundle
+from experiments.extras.arena.bundle import OpenBundle, open_bundle
 from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import FedsimError
 from fedsim.files import save_tensors, write_json

@@ -132,7 +132,7 @@ def test_defenses_are_known_by_what_they_say_and_not_by_their_class(package: str
 def test_nothing_that_is_read_can_run_code() -> None:
     forbidden = {"torch.load", "torch.save", "yaml.load", "eval", "exec", "os.system", "np.load"}
     # Files of other frameworks are read in one place, and nothing but tensors from them.
-    border = ROOT / "experiments/external/tensor_files.py"
+    border = ROOT / "experiments/captures/tensor_files.py"
     for path in FILES:
         for name, keywords in calls(path):
             where = f"{path.name}: {name}"

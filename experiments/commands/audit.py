@@ -16,7 +16,7 @@ from fedsim.errors import ConfigError
 from fedsim.visible import say
 
 if TYPE_CHECKING:
-    from experiments.external.claimed import ClaimVerdict
+    from experiments.captures.claimed import ClaimVerdict
 
 
 class Released(Enum):
@@ -98,7 +98,7 @@ def _claimed(
     confidence: float | None,
 ) -> ClaimVerdict:
     """A claim beside canaries in clients that are not fedsim's."""
-    from experiments.external.claimed import (
+    from experiments.captures.claimed import (
         CONFIDENCE,
         Stated,
         judged,

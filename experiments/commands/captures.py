@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.external import MANIFEST
+from experiments.captures import MANIFEST
 from experiments.plan.overrides import override
 from fedsim.errors import ConfigError
 from fedsim.named_code import allow
@@ -50,7 +50,7 @@ def captures_of(folder: Path) -> Path:
     """The captures of a target of ``is_captures``: state dicts become such."""
     if not (folder / MANIFEST).is_file():
         return folder
-    from experiments.external.pairs import captures_in
+    from experiments.captures.pairs import captures_in
 
     return captures_in(folder)
 
@@ -76,8 +76,8 @@ def attack_foreign(
     budget: Budget = None,
 ) -> int:
     """Attack the captures of another application; the exit status."""
-    from experiments.external.attack_stage import attack_captures
-    from experiments.external.captured import captured
+    from experiments.captures.attack_stage import attack_captures
+    from experiments.captures.captured import captured
 
     for name in (model, loss):
         allow(name or "")
@@ -95,7 +95,7 @@ def attack_foreign(
     }
     options, facts = {k: v for k, v in options.items() if v}, override({}, knows or [])
     if (folder / MANIFEST).is_file():
-        from experiments.external.pairs import Manifest
+        from experiments.captures.pairs import Manifest
 
         stated = {k: v for k, v in Manifest.read(folder) if v}
         facts = {**stated.pop("knows", {}), **facts}
@@ -111,8 +111,8 @@ def attack_foreign(
 
 def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = None) -> int:
     """Score the guesses on another application's captures; the exit status."""
-    from experiments.external.pairs import truth_in
-    from experiments.external.score_stage import score_captures
+    from experiments.captures.pairs import truth_in
+    from experiments.captures.score_stage import score_captures
 
     if truth is None:
         raise ConfigError(
@@ -130,8 +130,8 @@ def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = No
 
 def report_foreign(folder: Path, quiet: bool, as_json: bool) -> int:
     """Sum up the guesses on another application's captures; the exit status."""
-    from experiments.external.guess import NO_SCORE
-    from experiments.external.score_stage import report_captures
+    from experiments.captures.guess import NO_SCORE
+    from experiments.captures.score_stage import report_captures
 
     captures = captures_of(folder)
     frame, run = report_captures(captures), captures / "run"
@@ -154,8 +154,8 @@ def examine_foreign(
     base: str | None,
 ) -> int:
     """Check captures against the truth of a test federation; the exit status."""
-    from experiments.external.captured import captured
-    from experiments.external.doctor import examine
+    from experiments.captures.captured import captured
+    from experiments.captures.doctor import examine
 
     foreign = captured(captures_of(folder), model, loss=loss, base=base)
     if truth is None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.captures.runs import load
 from experiments.commands.parameters import Json, RunFolder
-from experiments.external.runs import load
 from experiments.plan.folder import Run
 from fedsim.build import explain, nearest, suggest
 from fedsim.errors import ConfigError

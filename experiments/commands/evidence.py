@@ -37,8 +37,8 @@ def evidence(
     It holds no private rows and no guesses. With --verify, check one against its hashes, and
     against the run if that is named or beside it.
     """
-    from experiments.dossier.folder import MANIFEST, PAGE, write_evidence
-    from experiments.dossier.folder import verify as check
+    from experiments.extras.evidence.folder import MANIFEST, PAGE, write_evidence
+    from experiments.extras.evidence.folder import verify as check
 
     if verify is not None:
         if not (verify / MANIFEST).is_file():
@@ -48,7 +48,7 @@ def evidence(
         return
     if run is None:
         raise ConfigError("evidence: no run is named. Write fedsim evidence runs/<name>.")
-    from experiments.dossier.compile import Compiler
+    from experiments.extras.evidence.compile import Compiler
 
     today = datetime.now(UTC).date()
     record = Compiler(Run.open(run), today, _date(review) or today + _REVIEWED).compile()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.captures.runs import RunFrames, load
 from experiments.commands.parameters import RunFolder
-from experiments.external.runs import RunFrames, load
 from fedsim.build import suggest
 from fedsim.errors import ConfigError
 from fedsim.visible import say

@@ -22,7 +22,7 @@ def grade(
     SUBMISSION/grade.json; its hashes bind guesses, bundle and score, and say nothing about who
     made them or at what cost.
     """
-    from experiments.arena.grading import grade as score
+    from experiments.extras.arena.grading import grade as score
 
     graded = score(submission, truth)
     say(graded.model_dump_json() if as_json else graded.text())

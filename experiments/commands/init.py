@@ -27,7 +27,7 @@ def init(
     """
     if not is_captures(str(captures)):
         raise ConfigError(f"{captures}: holds no captures. Name the folder of the eavesdropper.")
-    from experiments.external.federation import experiment_of
+    from experiments.captures.federation import experiment_of
 
     lacking = experiment_of(captures_of(captures), out, model)
     say(f"{out}: fill in {lacking}; then fedsim show {out}, and fedsim run {out}")

@@ -35,7 +35,7 @@ def lab(
     start seals the tracks, show asks, hint helps, in three levels, and check grades. Exit code 1
     says that an answer is wrong.
     """
-    from experiments.arena.lab import Lab
+    from experiments.extras.arena.lab import Lab
 
     room = Lab(folder)
     if action is Do.LIST:

@@ -32,7 +32,7 @@ def play(
     if out.suffix != ".html":
         raise ConfigError(f"--out {str(out)!r}: is no page. Write play.html, for example.")
     opened = Run.open(run)
-    from experiments.watch.recording import played
+    from experiments.extras.watch.recording import played
 
     write_bytes(out, played(opened, job).encode(), private=True)
     say(out)

@@ -134,6 +134,6 @@ def _stopped(root: Path) -> Iterator[None]:
 
 
 def _watched(root: Path) -> AbstractContextManager[None]:
-    from experiments.watch.serving import watched
+    from experiments.extras.watch.serving import watched
 
     return watched(root)

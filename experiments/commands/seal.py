@@ -29,8 +29,8 @@ def seal(
     An experiment is simulated first, under a secret seed. The bundle holds the captures, the rules
     and a salted commitment to each private row.
     """
-    from experiments.arena.sealing import seal as write
-    from experiments.arena.sealing import secret_settings
+    from experiments.extras.arena.sealing import seal as write
+    from experiments.extras.arena.sealing import secret_settings
     from experiments.pipeline import execute
 
     if Path(experiment).is_dir():

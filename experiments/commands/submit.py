@@ -35,8 +35,8 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Attack a sealed bundle, or hand in guesses at it; no private row is needed or read."""
-    from experiments.arena.bundle import open_bundle
-    from experiments.arena.submitting import submit_attack, submit_guesses
+    from experiments.extras.arena.bundle import open_bundle
+    from experiments.extras.arena.submitting import submit_attack, submit_guesses
     from experiments.plan.overrides import override
 
     if (attack is None) == (guesses is None):

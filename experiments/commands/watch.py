@@ -15,6 +15,6 @@ Port = Annotated[int, typer.Option(help="port of this machine; 0 takes a free on
 def watch(run: RunFolder, port: Port = 0) -> None:
     """Follow a run in a browser: cells, jobs, guesses as they form, and at its end the report."""
     opened = Run.open(run)
-    from experiments.watch.serving import serve
+    from experiments.extras.watch.serving import serve
 
     serve(opened, port)

@@ -3,7 +3,7 @@
 from docs import tables
 from docs.board import NAME, board
 from docs.measured import read
-from experiments.arena.records import Grade, GradedNumber
+from experiments.extras.arena.records import Grade, GradedNumber
 from experiments.plan.config import shipped
 from experiments.plan.folder import Run
 

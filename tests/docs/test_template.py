@@ -8,8 +8,8 @@ import pytest
 
 import fedsim
 from docs.measured import ROOT
-from experiments.external.attack_stage import attack_captures
-from experiments.external.score_stage import score_captures
+from experiments.captures.attack_stage import attack_captures
+from experiments.captures.score_stage import score_captures
 from server.grids.in_process import InProcessGrid
 from server.grids.local import run_server
 

@@ -13,7 +13,7 @@ from transformers.models.opt.configuration_opt import OPTConfig
 from transformers.models.roberta.configuration_roberta import RobertaConfig
 
 from benchmarks.family_cases import SHAPES
-from experiments.external.update import Update
+from experiments.captures.update import Update
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer
 from fedsim.tasks.given import task_of

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from benchmarks.family_cases import SHAPES
-from experiments.external.update import Update
+from experiments.captures.update import Update
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer

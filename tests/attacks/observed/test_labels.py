@@ -20,7 +20,7 @@ from attacks.observed.labels import (
     infer_label,
     round_counts,
 )
-from experiments.external.update import Update
+from experiments.captures.update import Update
 from fedsim.capture import Observation
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack

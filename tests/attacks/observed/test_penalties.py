@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import fedsim
 from attacks.observed import smoothed_labels, weight_decay
-from experiments.external.guess import Guess
-from experiments.external.update import Update
+from experiments.captures.guess import Guess
+from experiments.captures.update import Update
 from fedsim.types import Batch
 
 RATE, SHAPE = 0.1, (1, 10, 10)

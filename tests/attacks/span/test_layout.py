@@ -22,7 +22,7 @@ from transformers import (
 import fedsim
 from attacks.tokens.layout import RIGHT
 from benchmarks.family_cases import SHAPES
-from experiments.external.update import Update
+from experiments.captures.update import Update
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer
 

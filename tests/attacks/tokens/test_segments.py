@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 import fedsim
 from attacks.tokens.segments import Segments, types_by_place
 from benchmarks.family_cases import SHAPES
-from experiments.external.update import Update
+from experiments.captures.update import Update
 from fedsim.capture import batch_from, batch_tensors
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import fedsim
 from attacks.tokens.first_layers import FirstLayers
 from benchmarks.family_cases import SHAPES
-from experiments.external.update import Update
+from experiments.captures.update import Update
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer
 

@@ -14,9 +14,9 @@ import pytest
 from fedsim.build import registry
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer
+from tests.experiments.captures.cases import federate, numbered
+from tests.experiments.captures.conftest import Held, held
 from tests.experiments.conftest import Said
-from tests.experiments.external.cases import federate, numbered
-from tests.experiments.external.conftest import Held, held
 
 __all__ = ["held"]
 GROUPS = ("attacks", "defenses", "metrics", "models", "tasks")

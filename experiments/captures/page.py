@@ -1,0 +1,255 @@
+"""The page of another application's captures, in the form of a run's page."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from markupsafe import Markup
+
+from experiments.captures.disclosures import Disclosure
+from experiments.captures.run import Outcome, efforts, is_scored, outcomes, read_intake
+from experiments.plan.folder import Run, read_provenance
+from experiments.report.footer import cost, cover, provenance_lines
+from experiments.report.page import SCRIPT, environment
+from experiments.report.tables import Table
+from experiments.stages.png import png
+from experiments.wording.names import title
+from experiments.wording.prose import capital, counted
+from fedsim.files import write_bytes
+from fedsim.knowledge import FACTS
+from fedsim.plain_files import make_private
+from fedsim.tasks.base import Task
+
+_NONE = "\N{EN DASH}"
+_MOST = 12
+"""Guessed examples of one attack on one capture that the page shows."""
+LEVELS = {
+    "certified": "The example makes the observed update, up to the rounding of its numbers.",
+    "consistent": "It makes the update but for what noise, rounding or pruning explains.",
+    "in_span": "Its words lie in the span of the gradient; their order is not proven.",
+    "guess": "Nothing but the objective of a search speaks for it.",
+}
+"""What is said of a guessed example."""
+_WITHOUT_TRUTH = (
+    "There are no private examples to compare with, so that nothing is scored: a certificate is a "
+    "proof, and everything else is weighed by the null, the cosine of the same gradient with "
+    "another client's update. fedsim.truth_mod records the examples of a test federation."
+)
+
+_WITH_TRUTH = (
+    "The private examples are known, and the report beside this page compares each guess with them."
+)
+
+
+@dataclass(frozen=True)
+class _Picture:
+    level: str
+    label: str
+    text: str
+    image: bytes | None
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """One guess as the page shows it; ``more`` counts the examples that it leaves out."""
+
+    heading: str
+    line: str
+    fit: str
+    borne_out: bool
+    pictures: tuple[_Picture, ...]
+    more: int
+
+
+def write_page(run: Run, task: Task) -> Path:
+    """Write what attacks results of the captures, its owner's alone.
+
+    It is the report itself, or lies beside it once the run is scored.
+    """
+    results, given = list(outcomes(run, task)), read_intake(run).given
+    provenance = read_provenance(run.root)
+    cohort = run.plan.experiments[0].federation.secure_aggregation
+    guesses = [_shown(outcome) for outcome in results if outcome.guess is not None]
+    refused = _refused(results)
+    body = (
+        environment()
+        .get_template("external.html.j2")
+        .render(
+            name=run.root.resolve().parent.name,
+            cover=cover(provenance),
+            answers=list(_answers(results)),
+            switches=list(_switches(results, given)),
+            who=_who(given, task, cohort),
+            sure=_WITH_TRUTH if is_scored(run) else _WITHOUT_TRUTH,
+            attacks=_attacks(results),
+            updates=_updates(given, cohort),
+            statistics=_statistics(given),
+            guesses=guesses,
+            refused=refused,
+            known=sorted({fact for disclosure in given for fact in disclosure.known}),
+            withheld=[
+                fact for fact in FACTS if not any(fact in disclosure.known for disclosure in given)
+            ],
+            levels=LEVELS,
+            cost=cost(provenance),
+            provenance=provenance_lines(provenance, full=False),
+            script=Markup(SCRIPT),  # ours
+            script_hash=b64encode(sha256(SCRIPT.encode()).digest()).decode(),
+        )
+    )
+    make_private(run.root / "report")
+    page = run.root / "report" / ("captures.html" if is_scored(run) else "index.html")
+    write_bytes(page, body.encode(), private=True)
+    return page
+
+
+def _answers(results: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
+    """The shade and the sentence of each attack."""
+    for name in dict.fromkeys(outcome.record.attack for outcome in results):
+        those = [outcome for outcome in results if outcome.record.attack == name]
+        guessed = [outcome for outcome in those if outcome.guess is not None]
+        proven = sum(outcome.certified for outcome in guessed)
+        if not guessed:
+            yield (
+                "not-decided",
+                f"{capital(title(name))} could attack none of {counted(len(those), 'capture')}.",
+            )
+            continue
+        examples = sum(len(outcome.guess.examples.batch) for outcome in guessed if outcome.guess)
+        whence = counted(len(guessed), "capture")
+        what = f"{capital(title(name))} guessed {examples} examples from {whence}"
+        if proven:
+            yield "verbatim", f"{what}: {proven} are certified, and came back exactly."
+        else:
+            fits = [
+                outcome.fit for outcome in guessed if outcome.fit and outcome.fit.other is not None
+            ]
+            ahead = sum(fit.own > (fit.other or 0.0) for fit in fits)
+            more = f", though {ahead} of {len(fits)} fit their update better than another's"
+            yield "not-decided", f"{what}: none is certified{more if fits else ''}. Not decided."
+
+
+def _switches(results: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterator[str]:
+    """What to switch on: a defense where something leaks, a fact where attacks lack it."""
+    if any(outcome.certified for outcome in results):
+        yield (
+            "Examples are certified: larger batches and more local steps alone do not hide them. "
+            "Simulate this federation with defenses by fedsim init, and compare what each costs."
+        )
+    else:
+        yield (
+            "No example is certified, which proves nothing: fedsim init writes this federation as "
+            "an experiment, in which attacks are scored and defenses compared."
+        )
+    if any(disclosure.labels for disclosure in given):
+        yield (
+            "The last layer's bias tells how often each class occurs: secure aggregation hides "
+            "whose classes they are, and noise on each client's update blurs them."
+        )
+    if any(disclosure.layers for disclosure in given):
+        yield (
+            "Batch normalisation sends mean and variance of every batch: keep the statistics on "
+            "the clients, as FedBN does, or choose group normalisation."
+        )
+    causes = [outcome.record.cause for outcome in results if outcome.guess is None]
+    lacking = [fact for fact in FACTS if any(fact in cause for cause in causes)]
+    if lacking:
+        options = " ".join(f"--knows {fact}=VALUE" for fact in lacking)
+        yield (
+            f"Attacks that were refused run where the attacker knows {', '.join(lacking)}: "
+            f"fedsim attack with {options}."
+        )
+
+
+def _who(given: Sequence[Disclosure], task: Task, cohort: int) -> str:
+    known = sorted({fact.replace("_", " ") for disclosure in given for fact in disclosure.known})
+    facts = f"It knows {', '.join(known)}." if known else "It was told nothing else."
+    replies = f"means of {cohort} clients' replies" if cohort else "each reply"
+    return f"The server that aggregates, with the model ({task.spec.model}) and {replies}. {facts}"
+
+
+def _attacks(results: Sequence[Outcome]) -> Table:
+    columns = ("attack", "captures", "guesses", "certified", "objective", "cosine", "null")
+    lines = tuple(
+        (
+            title(effort.attack),
+            *(effort.captures, effort.guesses, effort.certified),
+            *(_mean(effort.objective), _mean(effort.cosine), _mean(effort.null)),
+        )
+        for effort in efforts(results)
+    )
+    return Table("attacks", "What each attack results of the captures", columns, lines)
+
+
+def _mean(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.3g}"
+
+
+def _updates(given: Sequence[Disclosure], cohort: int) -> Table:
+    columns = ("round", "client", "claims", "batches", "classes", "reply")
+    rows = tuple(
+        (
+            disclosure.key.round,
+            f"mean of {cohort}" if cohort else str(disclosure.key.client),
+            _NONE if disclosure.claimed is None else disclosure.claimed,
+            _NONE if disclosure.batches is None else disclosure.batches,
+            ", ".join(f"{name}: {n}" for name, n in disclosure.labels.items())
+            or disclosure.no_labels,
+            disclosure.match,
+        )
+        for disclosure in given
+    )
+    return Table("updates", "What each update says by itself", columns, rows)
+
+
+def _statistics(given: Sequence[Disclosure]) -> str:
+    layers = max((disclosure.layers for disclosure in given), default=0)
+    if not layers:
+        return "No running statistics are sent."
+    who = (
+        "1 normalisation layer sends its" if layers == 1 else f"{layers} normalisation layers send"
+    )
+    whose = "" if layers == 1 else " their"
+    return f"{who}{whose} running statistics: mean and variance of the batches of a client."
+
+
+def _refused(results: Sequence[Outcome]) -> Table:
+    counts: dict[tuple[str, str, str], int] = {}
+    for outcome in results:
+        if outcome.guess is None:
+            record = outcome.record
+            key = (title(record.attack), record.cause or record.reason, record.advice or _NONE)
+            counts[key] = counts.get(key, 0) + 1
+    rows = tuple((*key, count) for key, count in counts.items())
+    return Table("refused", "What was refused", ("attack", "why", "what helps", "captures"), rows)
+
+
+def _shown(outcome: Outcome) -> _Shown:
+    guess = outcome.guess
+    assert guess is not None
+    batch = guess.examples.batch
+    levels = guess.confidence or ("guess",) * len(batch)
+    pictures = []
+    for i in range(min(len(batch), _MOST)):
+        label = guess.labels[i] if i < len(guess.labels) else -1
+        pictures.append(
+            _Picture(
+                level=str(levels[i]),
+                label="" if label == -1 else f"class {label}",
+                text=guess.texts[i] if guess.texts else "",
+                image=None if guess.texts else png(batch.inputs[i]),
+            )
+        )
+    fit, key = outcome.fit, outcome.record.key
+    return _Shown(
+        heading=f"{title(outcome.record.attack)}, round {key.round}, client {key.client}",
+        line=guess.line,
+        fit="" if fit is None else str(fit),
+        borne_out=fit is not None and fit.own > (fit.other or 0.0),
+        pictures=tuple(pictures),
+        more=len(batch) - len(pictures),
+    )

@@ -1,0 +1,123 @@
+"""The score and report stages on another application's captures."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.captures.page import write_page
+from experiments.captures.run import efforts, is_scored, open_run, outcomes
+from experiments.pipeline import execute
+from experiments.plan.cells import Cell
+from experiments.plan.folder import note_provenance
+from experiments.stages.integrity import seal_truth
+from experiments.stages.membership import content
+from experiments.stages.rows import read_rows
+from fedsim.capture import CaptureStore
+from fedsim.errors import StoreError
+from fedsim.plain_files import check_folder
+from fedsim.records import MAIN, OTHER_CLIENT, ScoreRow
+from fedsim.tasks import load_task
+from fedsim.tasks.base import Task
+from fedsim.tasks.images import ImageClassification
+from fedsim.truth import TruthStore
+from fedsim.types import Batch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = ("exact_match", "rouge1", "rougeL", "psnr", "mse")
+
+
+def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
+    """Mean scores of each attack over all examples whose truth is known.
+
+    The truth enters the run folder, which is then scored and reported as any other. The null is the
+    score of the attack's guess on another client's update, or on another round's sum of a cohort
+    that is alone in its round.
+
+    Raises:
+        StoreError: nothing was attacked, or the truth is missing.
+    """
+    check_folder(folder)
+    task, private = load_task(folder, network=False), TruthStore(truth)
+    keys = private.by_capture().keys() if truth.is_dir() else ()
+    if not any(key in keys for key in CaptureStore(folder).keys()):
+        raise StoreError(
+            f"{truth}: holds no examples of these captures. Pass the folder that truth_mod wrote "
+            "in the same run."
+        )
+    run = open_run(folder)
+    if not any(outcome.guess for outcome in outcomes(run, task) if outcome.record.key in keys):
+        raise StoreError(
+            f"{folder}: no attack left a guess. Run another one: fedsim attack {folder}."
+        )
+    _copy_truth(private, run.cells[0], task)
+    execute(run, ("score", "report"), quiet=True)
+    write_page(run, task)
+    return means(read_rows(run.root / "scores.parquet", ScoreRow), task)
+
+
+def _copy_truth(private: TruthStore, cell: Cell, task: Task) -> None:
+    """The examples of each capture as attacks hold them; equal ones have one number."""
+    shutil.rmtree(cell.truth.root, ignore_errors=True)
+    known, rows = private.by_capture(), dict[bytes, int]()
+    for key in cell.captures.keys():
+        if key not in known:
+            continue
+        batch = _pixels(private.load(key, cell.captures.record(key).nodes), task)
+        numbers = tuple(rows.setdefault(content(batch, i), len(rows)) for i in range(len(batch)))
+        cell.truth.save(key, batch, numbers, (tuple(range(len(batch))),))
+    seal_truth(cell)
+
+
+def _pixels(batch: Batch, task: Task) -> Batch:
+    """A batch in its owner's shape and range, as attacks hold it."""
+    if not isinstance(task, ImageClassification):
+        return batch
+    return Batch(task.form.read(batch.inputs), batch.labels, batch.mask)
+
+
+def means(rows: Sequence[ScoreRow], task: Task) -> pd.DataFrame:
+    """Mean of each metric that is shown, beside its null, by attack."""
+    import pandas as pd
+
+    columns = ("attack", "round", "client", "example", "control", "metric", "value")
+    table = [tuple(getattr(row, name) for name in columns) for row in rows]
+    frame = pd.DataFrame(table, columns=columns)
+    frame = frame[frame.control.isin(["none", OTHER_CLIENT])]
+    shown = frame[frame.metric.isin([*_SHOWN, MAIN[task.modality]])]
+    null = (shown.control != "none").map({True: " (null)", False: ""})
+    shown = shown.assign(metric=shown.metric + null, value=shown.value.astype(float))
+    table = shown.pivot_table(index="attack", columns="metric", values="value").reset_index()
+    guessed = frame[frame.control == "none"]
+    return table.assign(examples=len(guessed.drop_duplicates(["round", "client", "example"])))
+
+
+def report_captures(folder: Path) -> pd.DataFrame:
+    """One row for each attack, and the pages written anew.
+
+    Columns: how many captures it was run on, guesses, examples that an update proves, mean
+    objective, mean cosines of ``evidence.Fit`` with their null, and the scores if there are any.
+
+    Raises:
+        StoreError: nothing was attacked.
+    """
+    import pandas as pd
+
+    check_folder(folder)
+    started, run = time.monotonic(), open_run(folder)
+    task = load_task(run.cells[0].captures.root, network=False)
+    table = sorted(efforts(list(outcomes(run, task))), key=lambda effort: effort.attack)
+    frame = pd.DataFrame(table).rename(columns={"null": "cosine (null)"})
+    if is_scored(run):
+        scores = read_rows(run.root / "scores.parquet", ScoreRow)
+        frame = frame.merge(means(scores, task), on="attack", how="left")
+        execute(run, ("report",), quiet=True)
+    else:
+        note_provenance(run, "report", time.monotonic() - started)
+    write_page(run, task)
+    return frame

@@ -1,7 +1,0 @@
-"""Audits of updates from elsewhere: a gradient in a notebook, the captures of another Flower app.
-
-``fedsim`` offers the names of the Python interface, such as ``fedsim.attack``.
-"""
-
-MANIFEST = "updates.toml"
-"""Of a folder of state dicts, see ``experiments.external.pairs``."""

@@ -1,0 +1,1 @@
+"""Ring 3: the arena, evidence and the live page, each a folder that the tool works without."""

@@ -1,0 +1,322 @@
+"""From the tables of a reported run to its evidence; truth, guesses and gallery are not opened."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from typing import Any
+
+from experiments.analysis.evidence import Verdict
+from experiments.analysis.findings import Findings, TaskFindings
+from experiments.analysis.keys import DefenseInSetting
+from experiments.bounds.audit import AuditRecord, AuditRow
+from experiments.extras.evidence.record import (
+    DOUBTFUL,
+    Conclusion,
+    EvidenceRecord,
+    PrivacyCard,
+    Risk,
+    System,
+    UtilityCost,
+    WorstPerson,
+)
+from experiments.extras.evidence.register import register, untried
+from experiments.plan.folder import Run, read_provenance
+from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of
+from experiments.plan.unfinished import to_report
+from experiments.report.naming import named_place
+from experiments.report.numbers import useful
+from experiments.report.reasons import share_bound
+from experiments.report.statements import defended, undefended
+from experiments.wording.defense_names import spoken
+from experiments.wording.names import title
+from experiments.wording.threat import OUT_OF_SCOPE, threat_model
+from fedsim.cell import CellConfig
+from fedsim.defenses import build_chain
+from fedsim.defenses.base import Defense
+from fedsim.errors import StoreError
+from fedsim.files import read_record
+from fedsim.plain_files import digest_plain
+from fedsim.records import LOST
+from fedsim.redaction import redacted
+from fedsim.tasks import from_elsewhere
+
+_SOURCES = (
+    *("experiment.toml", "summary.json"),
+    *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
+    *("membership.parquet", "properties.parquet", "limits.json", "audit.json"),
+)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """Reads one run."""
+
+    run: Run
+    today: date
+    review: date
+
+    def compile(self) -> EvidenceRecord:
+        """The evidence.
+
+        Raises:
+            StoreError: the run is not reported.
+        """
+        known = self._provenance
+        attacks = tuple(register(self.run, self._sections, known))
+        return EvidenceRecord(
+            name=self.run.plan.name,
+            made=self.today.isoformat(),
+            review=self.review.isoformat(),
+            systems=tuple(map(self._system, self._sections)),
+            attacks=attacks,
+            untried=tuple(untried(self.run, self._sections, attacks)),
+            conclusions=tuple(c for section in self._sections for c in _conclusions(section)),
+            persons=tuple(p for section in self._sections for p in _persons(section)),
+            privacy=tuple(privacy_cards(self.run, self._sections)),
+            utility=tuple(u for section in self._sections for u in _utility(section)),
+            risks=tuple(self._risks()),
+            command=str(next(iter(known.get("commands", {}).values()), "unknown")),
+            provenance=tuple(_provenance_lines(known)),
+            sources={name: digest_plain(self.run.root / name) for name in self._files()},
+        ).sealed()
+
+    @cached_property
+    def _sections(self) -> tuple[TaskFindings, ...]:
+        path = self.run.root / "summary.json"
+        if not path.exists():
+            raise StoreError(f"{self.run.root}: not reported. {to_report(self.run.root)}")
+        return read_record(path, Findings).sections
+
+    @cached_property
+    def _provenance(self) -> dict[str, Any]:
+        return read_provenance(self.run.root)
+
+    def _files(self) -> Iterator[str]:
+        for name in _SOURCES:
+            if (self.run.root / name).exists():
+                yield name
+        for cell in self.run.cells:
+            for name in ("cell.json", "simulation.json"):
+                if (cell.folder / name).exists():
+                    yield f"{cell.name}/{name}"
+
+    def _system(self, section: TaskFindings) -> System:
+        mine = [cell for cell in self.run.cells if cell.name in section.cells]
+        cells = [cell.config for cell in mine]
+        foreign = any(from_elsewhere(cell.captures.root) for cell in mine)
+        threat = threat_model(cells, foreign=foreign)
+        described = (
+            ("task", title(section.task)),
+            ("model", section.model),
+            ("data set", section.dataset),
+            *threat.protocol,
+            ("defenses", "; ".join(threat.defenses)),
+        )
+        return System(
+            name=f"{section.dataset}, {section.model}, {title(section.protocol)}",
+            described=tuple((what, redacted(value)) for what, value in described),
+            flow=tuple(_flow(cells)),
+            level="" if foreign else level_of(cells[0]),
+            unmet=() if foreign else tuple(_unmet(cells[0])),
+            granted=threat.granted,
+            withheld=threat.withheld,
+        )
+
+    def _risks(self) -> Iterator[Risk]:
+        """What the numbers leave open; nothing here is a judgement of harm."""
+        for section in self._sections:
+            for verdict in section.evidence.verdicts:
+                where = _where(section, verdict)
+                for risk in _open(verdict):
+                    yield Risk(risk=risk, source=f"verdict on {where}")
+                if verdict.rows != "leaks" and verdict.clients:
+                    share = share_bound(verdict.verbatim)
+                    yield Risk(
+                        risk=f"Up to {share} of clients may have an example that comes back "
+                        "exactly: no more were attacked.",
+                        source=f"worst person under {where}",
+                    )
+                if lost := sum(verdict.jobs[status] for status in LOST):
+                    yield Risk(
+                        risk=f"{lost} attacks failed or were cut short.",
+                        source=f"register, {where}",
+                    )
+        yield Risk(
+            risk="A stronger attack, or an attacker who knows more, may succeed where these fail.",
+            source="the attacks of the register, under its budgets",
+        )
+        yield Risk(risk=OUT_OF_SCOPE, source="threat model")
+        yield Risk(
+            risk="Other data, models or clients may leak more than those that were simulated.",
+            source="the system that is described here",
+        )
+
+
+def _open(verdict: Verdict) -> Iterator[str]:
+    if verdict.word in ("leaks", "labels leak", "members leak"):
+        grade = f", {verdict.grade}" if verdict.grade else ""
+        yield f"{verdict.word.capitalize()}{grade}."
+    if verdict.rows == "not decided":
+        yield "It is not decided whether private rows leak."
+    if verdict.rows == "not attacked":
+        yield "Whether private rows leak was not tested."
+
+
+def _where(section: TaskFindings, verdict: Verdict) -> str:
+    setting, defense = named_place(verdict.place)
+    return f"{spoken(defense)}{f' at {setting}' if setting else ''}, {section.dataset}"
+
+
+def _conclusions(section: TaskFindings) -> Iterator[Conclusion]:
+    bases = {v.setting: v for v in section.evidence.verdicts if v.defense == "none"}
+    for verdict in section.evidence.verdicts:
+        setting, name = named_place(verdict.place)
+        if verdict.defense == "none":
+            said = undefended(section, verdict)
+        else:
+            said = defended(section, verdict, bases.get(verdict.setting))
+        yield Conclusion(
+            setting=setting,
+            defense=spoken(name),
+            word=said.said,
+            grade=said.grade,
+            statement=redacted(f"{said.lead} {said.detail}".strip()),
+        )
+
+
+def _persons(section: TaskFindings) -> Iterator[WorstPerson]:
+    for verdict in section.evidence.verdicts:
+        setting, name = named_place(verdict.place)
+        known = [("verbatim", verdict.verbatim), ("recognisable", verdict.recovered)]
+        if verdict.exact.hit > verdict.verbatim.hit:
+            known.append((DOUBTFUL, verdict.exact))
+        for kind, clients in known:
+            if clients.of:
+                yield WorstPerson(
+                    setting=setting,
+                    defense=spoken(name),
+                    kind=kind,
+                    hit=clients.hit,
+                    of=clients.of,
+                    low=clients.low,
+                    high=clients.high,
+                )
+
+
+def _utility(section: TaskFindings) -> Iterator[UtilityCost]:
+    for place in section.places:
+        value, change, _ = useful(section, place)
+        setting, name = named_place(place)
+        if value is not None:
+            yield UtilityCost(
+                setting=setting,
+                defense=spoken(name),
+                measure=title(section.utility_name or ""),
+                value=str(value),
+                change="" if change is None else str(change),
+            )
+
+
+def _flow(cells: Sequence[CellConfig]) -> Iterator[str]:
+    run = cells[0].federation
+    yield f"{run.clients} clients hold the private rows, which never leave them."
+    yield "In each round the server sends the global model to the clients that take part."
+    what = "the gradient of a batch" if run.protocol == "fedsgd" else "its trained weights"
+    parts = {str(part.get("name")) for cell in cells for part in cell.defense} - {"none"}
+    defended = " A defense may change it before it is sent." if parts else ""
+    yield f"Each of them computes {what} on its own rows and sends it to the server.{defended}"
+    if run.cohort > 1:
+        yield f"The server sees sums over {run.cohort} clients alone (secure aggregation)."
+    else:
+        yield "The server sees every client's own reply, and keeps what it received."
+    yield "The attacks of the register read these replies and what the server was told, no more."
+
+
+def _unmet(cell: CellConfig) -> Iterator[str]:
+    """Conditions of the first rung that is not reached."""
+    given = LeveledSections(cell.federation, cell.server_knows, cell.capture)
+    for level in LEVELS:
+        unmet = [condition for condition in CONDITIONS[level] if not condition.holds(given)]
+        if unmet:
+            yield from (f"{level}: {condition.option} {condition.needs}" for condition in unmet)
+            return
+
+
+def _provenance_lines(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "fedsim", str(known.get("fedsim", "unknown"))
+    yield "started", str(known.get("started", "unknown"))
+    yield "seeds", _listed(known.get("seeds", ()))
+    yield "machine", f"{known.get('machine', 'unknown')}, {known.get('cpus', '?')} CPUs"
+    for name, value in known.get("packages", {}).items():
+        yield name, str(value)
+    for key in ("commands", "commits", "devices"):
+        for stage, value in known.get(key, {}).items():
+            shown = _listed(value) if isinstance(value, list) else str(value)
+            yield f"{key[:-1]} of {stage}", redacted(shown)
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+_CAVEAT = (
+    "The noise is float32 from a seeded generator, which serves to measure leakage, not to keep "
+    "secrets. Epsilon of dp_sgd assumes Poisson sampling, and clients shuffle. Choosing among runs "
+    "by their results is not counted."
+)
+
+
+def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[PrivacyCard]:
+    """A card for each defense that claims an epsilon."""
+    path = run.root / "audit.json"
+    audits = read_record(path, AuditRecord).rows if path.exists() else ()
+    configs = {cell.name: cell.config for cell in run.cells}
+    for section in sections:
+        for place in dict.fromkeys(row.place for row in section.utility):
+            cells = [name for name, at in section.by_cell.items() if at == place] or section.cells
+            cell = next(configs[name] for name in cells)
+            chain = build_chain(cell.defense, "defense")
+            claimed = useful(section, place)[2]
+            if chain.unit is None or claimed is None:
+                continue
+            setting, name = named_place(place)
+            private = next(defense for defense in chain.defenses if defense.unit is not None)
+            yield PrivacyCard(
+                setting=setting,
+                defense=name,
+                unit="one example of a client"
+                if chain.unit == "example"
+                else "everything that a client sends in a round",
+                neighbours=_neighbours(private),
+                trust="local: each client adds its own noise, and the server need not be trusted",
+                mechanism="clipping and Gaussian noise",
+                claimed=claimed.value,
+                delta=private.gaussian.delta if private.gaussian else 0.0,
+                rounds=cell.federation.rounds,
+                audited=_audited(audits, place, cells),
+                caveat=_CAVEAT,
+            )
+
+
+def _neighbours(private: Defense) -> str:
+    if private.unit == "update":
+        replaced = private.gaussian is not None and private.gaussian.reach > 1
+        other = "any other update" if replaced else "no update"
+        return f"a client's update and {other} in its place"
+    return "data sets of a client that differ by one added or removed example"
+
+
+def _audited(
+    rows: Sequence[AuditRow], place: DefenseInSetting, cells: Collection[str]
+) -> float | None:
+    """The largest epsilon that an audit of these cells has shown."""
+    known = [
+        max(row.lower, row.any_mechanism)
+        for row in rows
+        if row.cell in cells
+        and (row.defense, row.defense_options) == (place.defense, place.defense_options)
+    ]
+    return max(known, default=None)

@@ -1,0 +1,200 @@
+"""State dicts before and after training, in files of any framework, are attacked like captures."""
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from experiments.captures import tensor_files
+from experiments.captures.tensor_files import read_state_dict
+from fedsim.errors import ConfigError
+from tests.experiments.captures.conftest import SENTENCE, Held
+from tests.experiments.conftest import Said
+
+MANIFEST = 'model = "tiny-gpt2"\nkind = "weights"\nlearning_rate = 0.1\nnum_examples = 1\n'
+Write = Callable[[dict[str, torch.Tensor], Path], object]
+
+
+def safetensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    save_file({k: v.clone() for k, v in tensors.items()}, path.with_suffix(".safetensors"))
+
+
+def checkpoint(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    torch.save({"epoch": 3, "model": {"state_dict": tensors}}, path.with_suffix(".pt"))
+
+
+def numpy(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    arrays: Any = {name: value.numpy() for name, value in tensors.items()}
+    np.savez_compressed(path.with_suffix(".npz"), **arrays)
+
+
+def pairs(held: Held, folder: Path, write: Write = safetensors, manifest: str = MANIFEST) -> Path:
+    """Two clients in a round; the second moved its weights half as far."""
+    (folder / "round-1").mkdir(parents=True)
+    (folder / "updates.toml").write_text(manifest)
+    half = {k: (v + held.before[k]) / 2 for k, v in held.after.items()}
+    for name, tensors in (("before", held.before), ("site-1", held.after), ("site-2", half)):
+        write(tensors, folder / "round-1" / name)
+    return folder
+
+
+@pytest.mark.parametrize("write", [safetensors, checkpoint, numpy])
+def test_pairs_of_any_format_are_attacked(
+    write: Write, held: Held, tmp_path: Path, said: Said
+) -> None:
+    folder = pairs(held, tmp_path / "updates", write)
+    code, text, _ = said("attack", folder, "--attacks", "span")
+    assert (code, text.count(f"certified           {SENTENCE}")) == (0, 2)
+    assert "round-0001-client-0001: span: 1 text, 1 certified" in text
+    assert SENTENCE in (folder / "captures" / "run" / "report" / "index.html").read_text("utf-8")
+
+
+def test_pairs_are_scored_by_files_named_as_the_replies(
+    held: Held, tmp_path: Path, said: Said
+) -> None:
+    folder, truth = pairs(held, tmp_path / "updates"), tmp_path / "truth"
+    said("attack", folder, "--attacks", "span")
+    ids = torch.tensor([[*held.tokenizer(SENTENCE)["input_ids"], held.tokenizer.eos_token_id]])
+    tensors = {"inputs": ids, "labels": ids.clone(), "mask": torch.ones_like(ids)}
+    (truth / "round-1").mkdir(parents=True)
+    save_file(tensors, truth / "round-1" / "site-1.safetensors")
+    code, text, _ = said("score", folder, "--truth", truth, "--json")
+    assert (code, json.loads(text)[0]["exact_match"], json.loads(text)[0]["examples"]) == (0, 1, 1)
+    code, text, _ = said("report", folder, "--json")
+    assert (code, json.loads(text)[0]["certified"]) == (0, 2)
+    assert said("check", folder / "captures" / "run", "--max-verbatim", 0)[0] == 1
+    # What was made stays until every file can be read.
+    whole = (folder / "round-1" / "site-2.safetensors").read_bytes()
+    (folder / "round-1" / "site-2.safetensors").write_bytes(whole[:100])
+    assert said("attack", folder, "--attacks", "span")[0] == 2
+    (folder / "round-1" / "site-2.safetensors").write_bytes(whole)
+    assert said("report", folder)[0] == 0
+    # A file that changes makes other captures, which nobody has attacked.
+    safetensors(held.before, folder / "round-1" / "site-2")
+    code, _, line = said("report", folder)
+    assert (code, "not attacked" in line) == (2, True)
+
+
+class Runs:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("touch PWNED",)
+
+
+def a_pickle(folder: Path) -> None:
+    (folder / "site-1.pt").write_bytes(pickle.dumps({"a": Runs()}))
+
+
+def a_pickle_of_torch(folder: Path) -> None:
+    torch.save({"a": torch.ones(2), "b": Runs()}, folder / "site-1.pt")
+
+
+def objects_of_numpy(folder: Path) -> None:
+    np.savez(folder / "site-1.npz", a=np.array([Runs()], dtype=object))
+
+
+def no_archive(folder: Path) -> None:
+    (folder / "site-1.npz").write_bytes(b"PK\x03\x04 nothing")
+
+
+def cut_short(folder: Path) -> None:
+    torch.save({"a": torch.ones(500)}, folder / "site-1.pt")
+    (folder / "site-1.pt").write_bytes((folder / "site-1.pt").read_bytes()[:700])
+
+
+def a_view_of_nothing(folder: Path) -> None:
+    torch.save({"a": torch.zeros(1).expand(1 << 40)}, folder / "site-1.pt")
+
+
+def a_list(folder: Path) -> None:
+    torch.save([torch.ones(2)], folder / "site-1.pt")
+
+
+def sparse(folder: Path) -> None:
+    torch.save({"a": torch.eye(3).to_sparse()}, folder / "site-1.pt")
+
+
+def a_link(folder: Path) -> None:
+    (folder / "site-1.pt").symlink_to("/etc/passwd")
+
+
+def two_broadcasts(folder: Path) -> None:
+    torch.save({"a": torch.ones(2)}, folder / "before.pt")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (a_pickle, "could run code"),
+        (a_pickle_of_torch, "could run code"),
+        (objects_of_numpy, "cannot be read (Object arrays cannot be loaded"),
+        (no_archive, "cannot be read"),
+        (cut_short, "cannot be read"),
+        (a_view_of_nothing, "larger than its data"),
+        (a_list, "holds list, and no state dict"),
+        (sparse, "is no dense tensor"),
+        (a_link, "a link, where fedsim keeps plain files"),
+        (two_broadcasts, "holds before.pt and before.safetensors. Remove one"),
+    ],
+)
+def test_a_hostile_file_is_refused_in_one_line(
+    spoil: Callable[[Path], None],
+    fault: str,
+    held: Held,
+    tmp_path: Path,
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = pairs(held, tmp_path / "updates")
+    (folder / "round-1" / "site-1.safetensors").unlink()
+    spoil(folder / "round-1")
+    code, _, line = said("attack", folder)
+    assert (code, line.count("\n")) == (2, 1)
+    assert fault in line
+    assert not (tmp_path / "PWNED").exists()
+    assert not (folder / "captures" / "run.json").exists()
+
+
+def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(tmp_path / "site-1.npz", a=np.zeros(1 << 20))
+    assert len(read_state_dict(tmp_path / "site-1.npz")["a"]) == 1 << 20
+    monkeypatch.setattr(tensor_files, "memory", lambda: 1 << 22)
+    with pytest.raises(ConfigError, match=r"unpacks to .* more than fits"):
+        read_state_dict(tmp_path / "site-1.npz")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "fault"),
+    [
+        ('model = "app.py:Net"\n', "Name it yourself: --model app.py:Net"),
+        ('model = "tiny-gpt2"\nloss = "os:system"\n', "Name it yourself: --loss os:system"),
+        ('model = "tiny-gpt2"\nlearning_rat = 0.1\n', "Did you mean 'learning_rate'"),
+        ('kind = "wieghts"\n', "kind"),
+        ('kind = "weights"\n', "which model it is about"),
+        ("model = [\n", "updates.toml"),
+    ],
+)
+def test_a_manifest_that_is_wrong_is_refused_in_one_line(
+    manifest: str, fault: str, held: Held, tmp_path: Path, said: Said
+) -> None:
+    folder = pairs(held, tmp_path / "updates", manifest=manifest)
+    code, _, line = said("attack", folder)
+    assert (code, line.count("\n")) == (2, 1)
+    assert fault in line
+
+
+def test_a_folder_without_a_pair_says_how_to_write_one(tmp_path: Path, said: Said) -> None:
+    (tmp_path / "updates.toml").write_text(MANIFEST)
+    code, _, line = said("attack", tmp_path)
+    assert (code, "holds no pair" in line) == (2, True)
