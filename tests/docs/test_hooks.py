@@ -14,6 +14,6 @@ def weight(path: str) -> float:
 
 def test_how_tos_come_first_and_sources_last() -> None:
     paths = ("how-to/results.md", "tutorial/own-model.md", "reference/python.md")
-    found = [weight(path) for path in (*paths, "decisions/code.md", "source/fedsim/x.py.md")]
+    found = [weight(path) for path in (*paths, "decisions/index.md", "source/fedsim/x.py.md")]
     assert found == sorted(found, reverse=True)
     assert len(set(found)) == len(BOOSTS) + 1
