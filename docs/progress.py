@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import tomli_w
 
-from docs.measured import DASH, HEADLINES, RESULTS, read
+from docs.measured import HEADLINES, RESULTS, read
 from experiments.plan.config import shipped
 from experiments.plan.toml_source import read_toml
 from experiments.wording.names import duration
@@ -101,25 +100,12 @@ def cheapest_first(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda name: (name not in known, known.get(name), name))
 
 
-def _measured(file: str, experiments: int) -> str:
-    """CPU time of a result file, and of how many experiments; a dash if it was not recorded."""
-    seconds = read(file).cpu_seconds
-    if seconds is None:
-        return DASH
-    return duration(seconds) + (f" (all {experiments})" if experiments > 1 else "")
-
-
-def rows() -> tuple[list[list[str]], list[list[str]]]:
-    """Lines of the two tables of the page: what is done, and what is left."""
+def rows() -> list[list[str]]:
+    """Lines of the table of the page: the experiments that have no result file at their size."""
     now, known = progress(), estimates()
-    shared = Counter(file for files in now.done.values() for file in files)
-    done = []
-    for name, files in sorted(now.done.items()):
-        times = ", ".join(_measured(file, shared[file]) for file in files)
-        done.append([f"`{name}`", ", ".join(f"`{file}`" for file in files), times])
     remaining = []
     for name in cheapest_first(now.remaining):
         expected = known[name].text() if name in known else ""
         part = ", ".join(f"`{file}`" for file in now.smaller.get(name, []))
         remaining.append([f"`{name}`", expected, part])
-    return done, remaining
+    return remaining

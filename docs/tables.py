@@ -26,7 +26,7 @@ from docs.measured import (
     read,
     read_headlines,
 )
-from docs.progress import rows
+from docs.progress import progress, rows
 from docs.sources import gap, lines, lower, summary
 
 _TABLE = re.compile(r"(<!-- table: ([\w/-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -166,13 +166,12 @@ def block(name: str) -> str:
 
 
 def _standing() -> str:
-    """The two tables of what is done and what is left."""
-    done, left = rows()
+    """How many experiments are measured, and the table of what is left."""
+    remaining = rows()
     return (
-        f"\n{len(done)} experiments have a result file at their size.\n\n"
-        f"{markdown(['Experiment', 'Result file', 'CPU time'], done)}\n\n"
-        f"{len(left)} are left.\n\n"
-        f"{markdown(['Experiment', 'Expected CPU time', 'Measured smaller in'], left)}\n\n"
+        f"\n{len(progress().done)} experiments have a result file at their size; "
+        f"{len(remaining)} are left.\n\n"
+        f"{markdown(['Experiment', 'Expected CPU time', 'Measured smaller in'], remaining)}\n\n"
     )
 
 
