@@ -153,7 +153,8 @@ class Job:
 def _no_auxiliary() -> Batch:
     raise CannotAttack(
         "it needs auxiliary rows, which this threat model does not grant",
-        "Name them under [auxiliary], and leave server_knows.auxiliary on.",
+        "Name them under [auxiliary].",
+        ("auxiliary",),
     )
 
 
@@ -341,5 +342,6 @@ def check_facts(attack: Attack, knowledge: Knowledge, task: Task) -> None:
     if missing := knowledge.missing(attack.requires):
         raise CannotAttack(
             f"it needs {', '.join(missing)}, which the server does not know in this threat model",
-            "Grant it under [server_knows], or choose another attack.",
+            "Without it, choose another attack.",
+            missing,
         )

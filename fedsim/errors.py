@@ -1,6 +1,12 @@
 """The errors a user may see. Each message reads ``<where>: <what is wrong>. <what to do>.``."""
 
-from typing import Literal
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from fedsim.knowledge import Fact
 
 
 class FedsimError(Exception):
@@ -22,15 +28,25 @@ class CannotAttack(FedsimError):
 
     Attributes:
         reason: what is wrong, a clause without a full stop.
-        advice: what it may come from and what to do, whole sentences.
+        missing: facts of which the attack needs each, and the server knows none; empty where no
+            fact would help.
+        granting: how they are granted, a whole sentence; empty where none is missing.
+        otherwise: what it may come from and what else to do, whole sentences.
         ended: why a search ended that might have gone on to a guess; empty if nothing was left to
             try.
     """
 
-    def __init__(self, reason: str, advice: str) -> None:
-        super().__init__(reason, advice)
-        self.reason, self.advice = reason, advice
+    def __init__(self, reason: str, otherwise: str = "", missing: Sequence[Fact] = ()) -> None:
+        super().__init__(reason, otherwise)
+        self.reason, self.otherwise, self.missing = reason, otherwise, tuple(missing)
+        facts = " and ".join(f"server_knows.{fact}" for fact in missing)
+        self.granting = f"Grant {facts}." if missing else ""
         self.ended: Literal["", "timeout", "exhausted"] = ""
+
+    @property
+    def advice(self) -> str:
+        """What to do: grant what is missing, or something else."""
+        return " ".join(filter(None, (self.granting, self.otherwise)))
 
     def __str__(self) -> str:
         return f"{self.reason}. {self.advice}"

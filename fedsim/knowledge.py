@@ -25,6 +25,8 @@ Fact: TypeAlias = Literal[
 ]
 T = TypeVar("T")
 FACTS: tuple[Fact, ...] = get_args(Fact)
+PASSED = tuple(fact for fact in FACTS if fact not in ("auxiliary", "all_rows"))
+"""Those that can be said of an update without a run: the others are of stored rows and rounds."""
 MULTIPLES = frozenset({None, "sgd", "momentum"})
 """Optimisers whose first step is a multiple of the gradient, None if that is not known. The others
 divide each coordinate by its size: the first step of Adam is a sign, that of Adafactor has it."""

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from fedsim.capture import Keyed
 from fedsim.files import Record, Sealed
+from fedsim.knowledge import Fact
 
 Status: TypeAlias = Literal["done", "skipped", "failed", "timeout", "exhausted", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -85,6 +86,7 @@ class JobRecord(Keyed, Sealed):
             any machine, and no more evidence that nothing leaks than what the clock ended.
         reason: why a job was skipped or failed; for ``done`` what there is to know, or nothing.
         cause: what is wrong, the clause of a refusal; empty of other jobs, and in older runs.
+        missing: facts without which a refusal stands; empty in older runs.
         advice: what helps against it, whole sentences; empty with it.
         seconds: wall time in the worker.
         device: ``cpu``, or the name of the GPU that computed; empty in older runs.
@@ -99,6 +101,7 @@ class JobRecord(Keyed, Sealed):
     status: Status
     reason: str = ""
     cause: str = ""
+    missing: tuple[Fact, ...] = ()
     advice: str = ""
     seconds: float = 0.0
     device: str = ""

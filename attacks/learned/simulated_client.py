@@ -224,7 +224,8 @@ def declared_client(
             raise CannotAttack(
                 f"how {size} examples were spread over {cohort} clients and their local steps is "
                 "not known, and their defense depends on it",
-                "Grant server_knows.batch_size and batches of one size, or set adaptive = false.",
+                "Let batches be of one size, or set adaptive = false.",
+                observation.knowledge.missing(frozenset({"batch_size"})),
             )
         spread = LocalSteps(rows=size, batch=size)
     return SimulatedClient(

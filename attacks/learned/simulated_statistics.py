@@ -165,7 +165,8 @@ def _spread(observation: Observation, layers: Mapping[str, _NormBase]) -> LocalS
         raise CannotAttack(
             f"how {observation.knowledge.num_examples} images were spread over "
             f"{observation.knowledge.cohort} clients and their local steps is not known",
-            "Grant server_knows.batch_size and server_knows.local_steps, and batches of one size.",
+            "Let batches be of one size.",
+            observation.knowledge.missing(frozenset({"batch_size", "local_steps"})),
         )
     counts = {counted_batches(observation, *layer) for layer in layers.items()} - {None}
     if counts <= {spread.steps}:

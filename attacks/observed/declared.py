@@ -32,7 +32,8 @@ def declared(observation: Observation) -> Chain:
     if observation.knowledge.defense is None:
         raise CannotAttack(
             "an adaptive attack needs the client's defense, which the server does not know",
-            "Grant server_knows.defense, or set adaptive = false.",
+            "Without it, set adaptive = false.",
+            ("defense",),
         )
     return build_chain(observation.knowledge.defense, "server_knows.defense")
 

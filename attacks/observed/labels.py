@@ -39,7 +39,7 @@ def find_head(network: nn.Module) -> Head:
     if name is None:
         raise CannotAttack(
             "the model has no linear layer",
-            "Grant server_knows.labels.",
+            missing=("labels",),
         )
     layer = network.get_submodule(name)
     prefix = f"{name}." if name else ""
@@ -63,13 +63,13 @@ def infer_label(update: Tensors, head: Head) -> int:
     if head.weight not in update:
         raise CannotAttack(
             f"{head.weight!r} was not sent, so its gradient cannot tell the label",
-            "Grant server_knows.labels.",
+            missing=("labels",),
         )
     rows = update[head.weight]
     if len(rows) < 3:
         raise CannotAttack(
             f"{len(rows)} weight rows without a bias are opposite whatever the label is",
-            "Grant server_knows.labels.",
+            missing=("labels",),
         )
     products = rows @ rows.T
     products.fill_diagonal_(-torch.inf)
@@ -151,14 +151,14 @@ def _check_bias(observation: Observation, head: Head, task: Task, count: int) ->
     if head.bias is None or head.bias not in observation.received:
         raise CannotAttack(
             f"counting {count} labels needs the bias of {head.layer!r}, which was not sent",
-            "Grant server_knows.labels.",
+            missing=("labels",),
         )
     outputs, classes = observation.received[head.bias].numel(), task.spec.num_classes
     if outputs not in {1, classes}:
         raise CannotAttack(
             f"counting {count} labels needs a bias for each of the {classes} classes, and "
             f"{head.layer!r}, the last linear layer, has {outputs} outputs",
-            "Grant server_knows.labels.",
+            missing=("labels",),
         )
 
 

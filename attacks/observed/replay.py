@@ -145,7 +145,8 @@ def observed_gradient(observation: Observation, otherwise: str = "") -> Tensors:
         raise CannotAttack(
             f"the scale of a FedAvg update needs {' and '.join(missing)}, which the server does "
             "not know",
-            " ".join(("Grant it under [server_knows].", otherwise)).rstrip(),
+            otherwise,
+            missing,
         )
     if not is_multiple(observation):
         raise CannotAttack(

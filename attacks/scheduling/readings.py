@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import get_args
@@ -25,7 +25,7 @@ from attacks.proofs.two_classes import UNSETTLED, has_two_classes, negated, sign
 from attacks.proofs.verdict import coarse_note
 from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.errors import CannotAttack
-from fedsim.knowledge import FACTS
+from fedsim.knowledge import PASSED, Fact
 from fedsim.records import Certificate
 from fedsim.seeds import derive, generator, seeded
 from fedsim.tasks.base import Task
@@ -41,9 +41,6 @@ _TRIALS = 2
 _LEVELS: tuple[Certificate, ...] = get_args(Certificate)[::-1]  # the strongest last
 _GUESSED: tuple[Certificate, ...] = ("guess",)
 _AS_DIFFERENCE = "the reply was read as a difference"
-_GRANT = re.compile(r"Grant (it under \[server_knows\]|server_knows\.\w+)")
-"""What an experiment file is told to do."""
-_SET = re.compile(r"Set federation\.\w+ = \w+, or choose")
 _UNDIFFERENTIABLE = re.compile(
     r"autograd\.Function with functorch|once_differentiable|derivative for .* not implemented"
 )
@@ -97,7 +94,7 @@ def best_reading(
     claim = None if reply.seen.knowledge.num_examples else reply.claimed
     for number, (reading, assumed, turned) in enumerate(_readings(chosen, reply)):
         tried = reading.seen.knowledge.num_examples
-        if needed and claim and tried != claim and (best is not None or _facts_in(refused.reason)):
+        if needed and claim and tried != claim and (best is not None or _whatever_number(refused)):
             break  # other numbers are for attacks that refuse what is claimed
         doubtful = sign == -1 or _half_explained(best) or _may_rise(task, best)
         if turned and reply.mirrored is None and not doubtful:
@@ -186,15 +183,17 @@ def check_suits(chosen: Attack, seen: Observation, task: Task) -> None:
         )
     missing = seen.knowledge.missing(chosen.requires - {"num_examples"})
     if "auxiliary" in missing:
-        raise CannotAttack(
+        refusal = CannotAttack(
             "it learns from public rows, which an update alone does not bring",
             "Run it in an experiment with [auxiliary].",
+            missing,
         )
-    if missing:
-        raise CannotAttack(
-            f"it needs {', '.join(missing)}",
-            f"Pass it if the attacker knows it: Update.of(..., {missing[0]}=...).",
-        )
+    elif missing:
+        refusal = CannotAttack(f"it needs {', '.join(missing)}", missing=missing)
+    else:
+        return
+    refusal.granting = _passing(missing)
+    raise refusal
 
 
 def _readings(chosen: Attack, reply: OpenReply) -> Iterator[tuple[OpenReply, str, bool]]:
@@ -269,8 +268,7 @@ def _run(
     try:
         return _attempt(chosen, label, reading, task, job, seed)
     except CannotAttack as error:
-        facts = set(_facts_in(error.reason))
-        seen = reading.seen
+        facts, seen = set(error.missing), reading.seen
         rng = generator(seed, "steps", seen.key.round, seen.key.client)
         taken = with_steps(seen, task, rng) if facts and facts <= STEPS else None
         if taken is None:
@@ -292,7 +290,7 @@ def _attempt(
         try:
             (guess,) = chosen.reconstruct([seen], task, [rng], job)
         except CannotAttack as error:
-            error.advice = _SET.sub("Choose", _GRANT.sub(_passing(error.reason), error.advice))
+            error.granting = _passing(error.missing)
             raise
         except Exception as error:  # perhaps of the network, which is foreign code
             said = " ".join(str(error).split())[:_LONGEST].rstrip(".")
@@ -324,16 +322,20 @@ def _failing_module(error: Exception) -> nn.Module | None:
     return failing
 
 
-def _facts_in(reason: str) -> list[str]:
-    """The facts that a refusal names, without which no number of examples helps."""
-    return [fact for fact in FACTS if fact in reason]
+def _whatever_number(refusal: CannotAttack) -> bool:
+    """Whether an attack lacks what no other number of examples brings.
+
+    It may bring the labels, which the last layer tells of one example without a bias.
+    """
+    return bool(set(refusal.missing) - {"labels"})
 
 
-def _passing(reason: str) -> str:
-    """How to say the facts that a refusal names."""
-    facts = [f"{fact}=value" for fact in _facts_in(reason) or ["fact"]]
+def _passing(missing: Sequence[Fact]) -> str:
+    """How to say the facts that an attack lacks; empty where none can be passed."""
+    facts = [f"{fact}=value" for fact in missing if fact in PASSED]
     options = " ".join(f"--knows {fact}" for fact in facts)
-    return f"If the attacker knows it, pass it (Update.of(..., {', '.join(facts)}), or {options})"
+    how = f"If the attacker knows it, pass it (Update.of(..., {', '.join(facts)}), or {options})."
+    return how if facts else ""
 
 
 def _check_count(guess: Reconstruction, reading: OpenReply, task: Task, *, counted: bool) -> None:

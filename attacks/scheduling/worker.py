@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -323,11 +323,12 @@ def _status(error: BaseException) -> Status:
     return "interrupted" if is_interruption(error) else "failed"
 
 
-def _refusal(error: BaseException) -> dict[str, str]:
+def _refusal(error: BaseException) -> dict[str, Any]:
     """The parts of a refusal; of another error none."""
     if not isinstance(error, CannotAttack):
         return {}
-    return {"cause": one_line(error.reason), "advice": one_line(error.advice)}
+    cause, advice = one_line(error.reason), one_line(error.advice)
+    return {"cause": cause, "missing": error.missing, "advice": advice}
 
 
 def _reason(error: BaseException, label: str) -> str:

@@ -96,7 +96,7 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
     if count != 1:
         raise CannotAttack(
             f"it inverts the gradient of one image, and this is the mean of {count}",
-            "Set federation.batch_size = 1, or choose another attack.",
+            "Choose another attack; one image an update is federation.batch_size = 1.",
         )
     model = replay(observation, task, job.device, torch.float64)
     sequence = Sequence.of(model.network, task)

@@ -66,7 +66,7 @@ class PatchRows(Attack):
         if (count := observation.knowledge.num_examples) != 1:
             raise CannotAttack(
                 f"the batch holds {count} examples, and position rows add up over them",
-                "Set federation.batch_size = 1, or choose an attack that searches.",
+                "Choose an attack that searches; one image an update is federation.batch_size = 1.",
             )
         model = replay(observation, task, job.device, torch.float64)
         patches = _patches(model.network, task, observation.received)

@@ -10,10 +10,8 @@ from pydantic import ValidationError
 
 from fedsim.build import explain, suggest
 from fedsim.errors import ConfigError
-from fedsim.knowledge import FACTS, Knowledge
+from fedsim.knowledge import PASSED, Knowledge
 from fedsim.tasks.base import Task
-
-_OFFERED = tuple(fact for fact in FACTS if fact not in ("auxiliary", "all_rows"))
 
 _TARGETS = {
     "classes": "several classes an example",
@@ -29,8 +27,8 @@ def facts_of(task: Task, knows: Mapping[str, Any]) -> Knowledge:
         ConfigError: a fact does not exist, or its value cannot be.
     """
     for fact in knows:
-        if fact not in _OFFERED:
-            raise ConfigError(f"knows: {fact!r} is no fact. {suggest(fact, _OFFERED)}")
+        if fact not in PASSED:
+            raise ConfigError(f"knows: {fact!r} is no fact. {suggest(fact, PASSED)}")
     facts = {fact: _plain(value) for fact, value in knows.items()}
     if facts.get("labels") is not None and task.spec.target != "class":
         raise ConfigError(

@@ -20,7 +20,7 @@ from experiments.stages.png import png
 from experiments.wording.names import title
 from experiments.wording.prose import capital, counted
 from fedsim.files import write_bytes
-from fedsim.knowledge import FACTS
+from fedsim.knowledge import FACTS, PASSED
 from fedsim.plain_files import make_private
 from fedsim.tasks.base import Task
 
@@ -155,8 +155,8 @@ def _switches(results: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterat
             "Batch normalisation sends mean and variance of every batch: keep the statistics on "
             "the clients, as FedBN does, or choose group normalisation."
         )
-    causes = [outcome.record.cause for outcome in results if outcome.guess is None]
-    lacking = [fact for fact in FACTS if any(fact in cause for cause in causes)]
+    missing = {fact for outcome in results for fact in outcome.record.missing}
+    lacking = [fact for fact in PASSED if fact in missing]
     if lacking:
         options = " ".join(f"--knows {fact}=VALUE" for fact in lacking)
         yield (

@@ -38,9 +38,12 @@ def test_all_refusals_are_looked_at() -> None:
 
 @pytest.mark.parametrize(("where", "call"), REFUSALS, ids=[where for where, _ in REFUSALS])
 def test_a_refusal_has_a_reason_and_advice_and_names_no_attack(where: str, call: ast.Call) -> None:
-    reason, advice = map(written, call.args)
+    reason, *otherwise = map(written, call.args[:2])
+    granted = len(call.args) > 2 or any(keyword.arg == "missing" for keyword in call.keywords)
     assert not reason.endswith("."), where
-    assert advice.endswith("."), where
+    assert all(advice.endswith(".") for advice in otherwise), where
+    assert otherwise or granted, where
+    assert "server_knows" not in "".join(otherwise), f"{where}: name the fact as missing"
     first = re.split(r"[^a-z_]", reason.lower(), maxsplit=1)[0]
     assert first not in {*ATTACKS, *(cls.__name__.lower() for cls in ATTACKS.values())}, reason
     assert "observation.key" not in ast.unparse(call.args[0])
@@ -50,6 +53,15 @@ def test_a_refusal_reads_as_two_parts_and_travels_between_processes() -> None:
     error = pickle.loads(pickle.dumps(CannotAttack("the head is frozen", "Send it.")))
     assert (error.reason, error.advice) == ("the head is frozen", "Send it.")
     assert str(error) == "the head is frozen. Send it."
+    assert error.missing == ()
+
+
+def test_missing_facts_are_data_and_no_words_of_a_reason() -> None:
+    """A reason may speak of training or lengths where no fact of these names would help."""
+    refusal = CannotAttack("the training mixed sentences of all lengths", "Search.", ["labels"])
+    error = pickle.loads(pickle.dumps(refusal))
+    assert error.missing == ("labels",)
+    assert error.advice == "Grant server_knows.labels. Search."
 
 
 def test_the_record_bears_the_label_of_the_attack_that_ran(make_run: Make) -> None:

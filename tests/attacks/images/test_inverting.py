@@ -315,7 +315,7 @@ def test_adaptive_needs_the_defense(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 6))
     message = (
         "an adaptive attack needs the client's defense, which the server "
-        "does not know. Grant server_knows.defense, or set adaptive = false."
+        "does not know. Grant server_knows.defense. Without it, set adaptive = false."
     )
     with pytest.raises(CannotAttack, match=re.escape(message)):
         Inverting(adaptive=True).reconstruct([seen], task, [rng()], Job())

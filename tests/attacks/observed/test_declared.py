@@ -66,7 +66,7 @@ def test_an_unknown_defense_is_no_empty_one(bert: Victim, plain: Observation) ->
     unknown = replace(plain, knowledge=Knowledge(num_examples=1))
     reason = re.escape(
         "an adaptive attack needs the client's defense, which the server "
-        "does not know. Grant server_knows.defense, or set adaptive = false."
+        "does not know. Grant server_knows.defense. Without it, set adaptive = false."
     )
     with pytest.raises(CannotAttack, match=reason):
         attack(bert, replace(LAMP_COS, adaptive=True), [unknown])

@@ -47,10 +47,10 @@ def held() -> Held:
 class Net(nn.Module):
     """Somebody's network of images."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bias: bool = True) -> None:
         super().__init__()
         self.features = nn.Conv2d(1, 6, 3, stride=2, padding=1)
-        self.head = nn.Linear(6 * 4 * 4, 5)
+        self.head = nn.Linear(6 * 4 * 4, 5, bias=bias)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images).sigmoid().flatten(1))  # type: ignore[no-any-return]

@@ -66,6 +66,19 @@ def test_a_refusal_names_what_a_program_can_pass() -> None:
         fedsim.attack(victim, "dlg", quiet=True)
 
 
+def test_one_example_is_read_where_more_would_need_a_bias() -> None:
+    """A claim of three: without a bias nothing tells three labels, and the weight tells one."""
+    torch.manual_seed(0)
+    net, image = Net(bias=False), torch.rand(1, 1, 8, 8)
+    value = loss(net, Batch(image, torch.tensor([3])))
+    gradients = torch.autograd.grad(value, list(net.parameters()))
+    victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+    claimed = dataclasses.replace(victim, claimed_examples=3)
+    guess = fedsim.attack(claimed, "inverting", steps=2, quiet=True)
+    assert guess.labels == (3,)
+    assert "1 example (tried" in guess.note
+
+
 def test_a_wrong_claim_is_tried_and_given_up(victim: Any) -> None:
     claimed = dataclasses.replace(victim, claimed_examples=5)
     guess = fedsim.attack(claimed, "span", budget=60, quiet=True)
