@@ -92,6 +92,37 @@ def tables(
     return rows.of_inputs(observation.knowledge.num_examples)
 
 
+@dataclass(frozen=True, slots=True)
+class MovedWords:
+    """The words whose rows moved by more than noise and weight decay.
+
+    Attributes:
+        ids: ascending, special tokens among them.
+        complete: whether no other word can have been used: all other rows are still, and the rows
+            that moved have no zeros, which pruning leaves.
+    """
+
+    ids: tuple[int, ...]
+    complete: bool
+
+
+def moved_words(observation: Observation, network: nn.Module) -> MovedWords:
+    """The set of words that an update shows, whatever their order and their sentences.
+
+    Raises:
+        CannotAttack: as ``tables``.
+    """
+    rows = tables(observation, network, torch.device("cpu"))[0]
+    noise = noise_variance(rows)
+    ids = standing_out(rows, noise)
+    unpruned = bool((rows[ids] != 0).double().mean() > CUTS.full_share) if len(ids) else False
+    coarse = any(
+        value.is_floating_point() and value.itemsize < torch.float32.itemsize
+        for value in observation.received.values()
+    )
+    return MovedWords(tuple(ids.tolist()), noise == 0 and unpruned and not coarse)
+
+
 def is_tied(network: nn.Module) -> bool:
     """Whether the word table is the head, too."""
     head = getattr(network, "get_output_embeddings", lambda: None)()

@@ -75,6 +75,7 @@ class Campaign:
                 "confidence": outcome.guess.confidence,
                 "objective": outcome.guess.objective,
                 "cosines": outcome.fit,
+                "words": outcome.words,
                 "note": outcome.guess.note,
             }
             if outcome.guess

@@ -1,4 +1,4 @@
-"""What an update gives away by itself, before any attack: classes, batches, their statistics."""
+"""What an update gives away by itself, before any attack: words, classes, batches, statistics."""
 
 from __future__ import annotations
 
@@ -9,18 +9,36 @@ from attacks.observed.known_labels import known_labels
 from attacks.observed.labels import Head, find_head
 from attacks.observed.readings import read
 from attacks.observed.running_statistics import counted_batches, tracking_layers
+from attacks.observed.word_rows import moved_words
 from experiments.captures.update import Update
 from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import CannotAttack, FedsimError, message_of
 from fedsim.files import Record
 from fedsim.knowledge import FACTS
 from fedsim.seeds import generator
+from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
 _BALANCE = 0.05
 """Largest sum of a bias gradient, as a share of its norm, that counts as 0, which it is under a
 cross-entropy. White noise alone passes in 4 % of the updates, at half and twice the share in 2 %
 and 8 %; what half precision rounds is below a hundredth."""
+
+
+class Words(Record):
+    """The words whose rows of the word embeddings moved.
+
+    Attributes:
+        ids: of the tokens, ascending, without those that mark where a text begins and ends.
+        texts: the same in words; a rare word is several tokens.
+        marks: how many tokens beside these mark a text's beginning, end or masked places.
+        complete: whether no other word was used.
+    """
+
+    ids: tuple[int, ...]
+    texts: tuple[str, ...]
+    marks: int
+    complete: bool
 
 
 class Disclosure(Record):
@@ -34,6 +52,8 @@ class Disclosure(Record):
         batches: that its normalisation layers counted.
         layers: of these layers, each of which gives away mean and variance of the batches.
         known: facts that the server knows.
+        words: of texts; None where they cannot be read.
+        no_words: why there are none; empty of other data.
     """
 
     key: CaptureKey
@@ -44,12 +64,15 @@ class Disclosure(Record):
     batches: int | None
     layers: int
     known: tuple[str, ...]
+    words: Words | None = None
+    no_words: str = ""
 
 
 def disclosed(victim: Update) -> Disclosure:
     """What an update gives away."""
     seen, task = victim.observation, victim.task
     labels, reason = _labels(victim)
+    words, no_words = _words(victim)
     layers, batches = {}, None
     if task.modality == "image":
         layers = tracking_layers(seen, task.build())
@@ -64,7 +87,26 @@ def disclosed(victim: Update) -> Disclosure:
         batches=batches,
         layers=len([name for name in layers if f"{name}.running_mean" in seen.received]),
         known=tuple(fact for fact in FACTS if getattr(seen.knowledge, fact)),
+        words=words,
+        no_words=no_words,
     )
+
+
+def _words(victim: Update) -> tuple[Words | None, str]:
+    task = victim.task
+    if not isinstance(task, TextTask):
+        return None, ""
+    try:
+        moved = moved_words(victim.observation, task.blank())
+    except CannotAttack as error:
+        return None, error.reason
+    ids = tuple(token for token in moved.ids if token not in task.spec.special_ids)
+    if not ids:
+        return None, "no row of the word embeddings stands out of the noise"
+    # The last word of a causal model's text predicts nothing, and moves no row.
+    whole = moved.complete and task.spec.kind != "language-modelling"
+    texts = tuple(task.text([token]).strip() for token in ids)
+    return Words(ids=ids, texts=texts, marks=len(moved.ids) - len(ids), complete=whole), ""
 
 
 def _labels(victim: Update) -> tuple[dict[str, int], str]:

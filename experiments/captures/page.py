@@ -11,14 +11,17 @@ from pathlib import Path
 from markupsafe import Markup
 
 from experiments.captures.disclosures import Disclosure
+from experiments.captures.findings import Findings, sure
 from experiments.captures.run import Outcome, efforts, is_scored, outcomes, read_intake
 from experiments.plan.folder import Run, read_provenance
 from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.page import SCRIPT, environment
 from experiments.report.tables import Table
 from experiments.stages.png import png
+from experiments.wording.catalogue import sentence
 from experiments.wording.names import title
 from experiments.wording.prose import capital, counted
+from fedsim.capture import CaptureKey
 from fedsim.files import write_bytes
 from fedsim.knowledge import FACTS, PASSED
 from fedsim.plain_files import make_private
@@ -59,8 +62,7 @@ class _Shown:
 
     heading: str
     line: str
-    fit: str
-    borne_out: bool
+    evidence: str
     pictures: tuple[_Picture, ...]
     more: int
 
@@ -71,6 +73,7 @@ def write_page(run: Run, task: Task) -> Path:
     It is the report itself, or lies beside it once the run is scored.
     """
     results, given = list(outcomes(run, task)), read_intake(run).given
+    findings = Findings(given)
     provenance = read_provenance(run.root)
     cohort = run.plan.experiments[0].federation.secure_aggregation
     guesses = [_shown(outcome) for outcome in results if outcome.guess is not None]
@@ -81,12 +84,14 @@ def write_page(run: Run, task: Task) -> Path:
         .render(
             name=run.root.resolve().parent.name,
             cover=cover(provenance),
-            answers=list(_answers(results)),
-            switches=list(_switches(results, given)),
+            answers=list(_answers(results, findings)),
+            switches=list(_switches(results, findings)),
             who=_who(given, task, cohort),
             sure=_WITH_TRUTH if is_scored(run) else _WITHOUT_TRUTH,
             attacks=_attacks(results),
-            updates=_updates(given, cohort),
+            findings=_findings(findings, cohort),
+            words=[_words(findings, disclosure) for disclosure in given if disclosure.words],
+            replies=_replies(given, cohort),
             statistics=_statistics(given),
             guesses=guesses,
             refused=refused,
@@ -107,39 +112,48 @@ def write_page(run: Run, task: Task) -> Path:
     return page
 
 
-def _answers(results: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
-    """The shade and the sentence of each attack."""
-    for name in dict.fromkeys(outcome.record.attack for outcome in results):
-        those = [outcome for outcome in results if outcome.record.attack == name]
-        guessed = [outcome for outcome in those if outcome.guess is not None]
-        proven = sum(outcome.certified for outcome in guessed)
-        if not guessed:
-            yield (
-                "not-decided",
-                f"{capital(title(name))} could attack none of {counted(len(those), 'capture')}.",
-            )
-            continue
-        examples = sum(len(outcome.guess.examples.batch) for outcome in guessed if outcome.guess)
-        whence = counted(len(guessed), "capture")
-        what = f"{capital(title(name))} guessed {examples} examples from {whence}"
-        if proven:
-            yield "verbatim", f"{what}: {proven} are certified, and came back exactly."
-        else:
-            fits = [
-                outcome.fit for outcome in guessed if outcome.fit and outcome.fit.other is not None
-            ]
-            ahead = sum(fit.own > (fit.other or 0.0) for fit in fits)
-            more = f", though {ahead} of {len(fits)} fit their update better than another's"
-            yield "not-decided", f"{what}: none is certified{more if fits else ''}. Not decided."
+def _answers(results: Sequence[Outcome], findings: Findings) -> Iterator[tuple[str, str]]:
+    """The shade and the sentence of each finding, the worst first."""
+    by_attack: dict[str, list[Outcome]] = {}
+    for outcome in results:
+        by_attack.setdefault(outcome.record.attack, []).append(outcome)
+    each = [_answer(name, those, findings) for name, those in by_attack.items()]
+    yield from (answer for answer in each if answer[0] == "verbatim")
+    yield from findings.sentences({o.record.key for o in results if o.certified})
+    yield from (answer for answer in each if answer[0] != "verbatim")
 
 
-def _switches(results: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterator[str]:
+def _answer(name: str, those: Sequence[Outcome], findings: Findings) -> tuple[str, str]:
+    guessed = [outcome for outcome in those if outcome.guess is not None]
+    who, known = capital(title(name)), findings.known()
+    if not guessed:
+        captures = counted(len(those), "capture")
+        return "not-decided", sentence("guess.refused", attack=who, captures=captures, known=known)
+    facts = {
+        "attack": who,
+        "examples": counted(sum(len(o.guess.examples.batch) for o in guessed if o.guess), "example"),
+        "captures": counted(len(guessed), "capture"),
+    }
+    if proven := sum(outcome.certified for outcome in guessed):
+        return "verbatim", sentence("guess.proven", proven=proven, **facts)
+    fits = [o.fit for o in guessed if o.fit and o.fit.other is not None]
+    leading = sum(fit.own > (fit.other or 0.0) for fit in fits)
+    ahead = sentence("guess.ahead", ahead=leading, of=len(fits)) if fits else ""
+    return "not-decided", sentence("guess.open", ahead=ahead, known=known, **facts)
+
+
+def _switches(results: Sequence[Outcome], findings: Findings) -> Iterator[str]:
     """What to switch on: a defense where something leaks, a fact where attacks lack it."""
+    given = findings.given
+    if findings.worded:
+        yield sentence("advice.words")
     if any(outcome.certified for outcome in results):
         yield (
             "Examples are certified: larger batches and more local steps alone do not hide them. "
             "Simulate this federation with defenses by fedsim init, and compare what each costs."
         )
+    elif findings.worded:
+        yield sentence("advice.ask")
     else:
         yield (
             "No example is certified, which proves nothing: fedsim init writes this federation as "
@@ -189,21 +203,39 @@ def _mean(value: float | None) -> str:
     return _NONE if value is None else f"{value:.3g}"
 
 
-def _updates(given: Sequence[Disclosure], cohort: int) -> Table:
-    columns = ("round", "client", "claims", "batches", "classes", "reply")
+def _findings(findings: Findings, cohort: int) -> Table:
+    columns = ("round", "client", "finding", "value", "how known", "in another's update")
     rows = tuple(
         (
-            disclosure.key.round,
-            f"mean of {cohort}" if cohort else str(disclosure.key.client),
-            _NONE if disclosure.claimed is None else disclosure.claimed,
-            _NONE if disclosure.batches is None else disclosure.batches,
-            ", ".join(f"{name}: {n}" for name, n in disclosure.labels.items())
-            or disclosure.no_labels,
-            disclosure.match,
+            found.key.round,
+            _whose(found.key, cohort),
+            *(found.what, found.value, found.source, found.null or _NONE),
         )
-        for disclosure in given
+        for found in findings.rows()
     )
-    return Table("updates", "What each update says by itself", columns, rows)
+    return Table("findings", "What each update shows by itself", columns, rows)
+
+
+def _words(findings: Findings, disclosure: Disclosure) -> tuple[str, list[tuple[str, bool]]]:
+    """A heading, and each word with whether it moved in no other update."""
+    assert disclosure.words is not None
+    others = {
+        token
+        for other in findings.given
+        if other.words and other.key.client != disclosure.key.client
+        for token in other.words.ids
+    }
+    key = disclosure.key
+    return f"Round {key.round}, client {key.client}", sure(disclosure.words, others)
+
+
+def _replies(given: Sequence[Disclosure], cohort: int) -> Table:
+    rows = tuple((each.key.round, _whose(each.key, cohort), each.match) for each in given)
+    return Table("replies", "How each reply was read", ("round", "client", "reply"), rows)
+
+
+def _whose(key: CaptureKey, cohort: int) -> str:
+    return f"mean of {cohort}" if cohort else str(key.client)
 
 
 def _statistics(given: Sequence[Disclosure]) -> str:
@@ -244,12 +276,11 @@ def _shown(outcome: Outcome) -> _Shown:
                 image=None if guess.texts else png(batch.inputs[i]),
             )
         )
-    fit, key = outcome.fit, outcome.record.key
+    key = outcome.record.key
     return _Shown(
         heading=f"{title(outcome.record.attack)}, round {key.round}, client {key.client}",
         line=guess.line,
-        fit="" if fit is None else str(fit),
-        borne_out=fit is not None and fit.own > (fit.other or 0.0),
+        evidence=outcome.evidence,
         pictures=tuple(pictures),
         more=len(batch) - len(pictures),
     )

@@ -18,6 +18,7 @@ from attacks.scheduling.readings import MIRRORED
 from experiments.captures.captured import Captured
 from experiments.captures.disclosures import Disclosure, disclosed
 from experiments.captures.evidence import Fit
+from experiments.captures.findings import Findings, WordFit
 from experiments.captures.guess import Guess, caveats
 from experiments.captures.saving import save_capture
 from experiments.plan.cells import Cell
@@ -25,6 +26,8 @@ from experiments.plan.config import AttackStage, ExperimentConfig, Plan
 from experiments.plan.folder import Run
 from experiments.stages.attack import guess_folder
 from experiments.stages.rows import read_rows
+from experiments.wording.catalogue import sentence
+from experiments.wording.prose import capital
 from fedsim.capture import CaptureKey, CaptureStore, batch_from, client_of
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError, StoreError
@@ -62,11 +65,32 @@ class Fits(Sealed):
 
 @dataclass(frozen=True)
 class Outcome:
-    """One attack on one capture; ``guess`` is None where there is none."""
+    """One attack on one capture; ``guess`` is None where there is none.
+
+    Attributes:
+        words: how the words of a guessed text lie in the updates; None where none can be read.
+    """
 
     record: JobRecord
     guess: Guess | None
     fit: Fit | None
+    words: WordFit | None = None
+
+    @property
+    def borne_out(self) -> bool:
+        """Whether the update speaks for the guess, or at least for its words."""
+        by_words = self.words is not None and self.words.borne_out
+        return by_words or (self.fit is not None and self.fit.own > (self.fit.other or 0.0))
+
+    @property
+    def evidence(self) -> str:
+        """What the update says of the guess, in sentences; empty if nothing."""
+        parts = [capital(str(part)) + "." for part in (self.words, self.fit) if part is not None]
+        if self.guess is None or all(self.guess.certified) or not parts:
+            return " ".join(parts)
+        if self.words is not None and self.words.borne_out:
+            return " ".join([*parts, sentence("guess.words_borne_out")])
+        return " ".join([*parts, *([] if self.borne_out else [sentence("guess.not_borne_out")])])
 
     @property
     def certified(self) -> int:
@@ -88,7 +112,7 @@ class Outcome:
         if self.guess is None:
             refuses = "refuses: " if self.record.status == "skipped" else ""
             return f"{self.record.attack}: {refuses}{self.refusal}"
-        return str(self.guess) + ("" if self.fit is None else f"\n  {self.fit}")
+        return f"{self.guess}\n  {self.evidence}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -268,9 +292,10 @@ def _take_in(captures: Captured, cell: Cell) -> None:
 def outcomes(run: Run, task: Task) -> Iterator[Outcome]:
     """What attacks left, by attack and capture."""
     (cell,) = run.cells
-    unfit, fits = read_intake(run).unfit, read_fits(run)
+    intake, fits = read_intake(run), read_fits(run)
+    findings = Findings(intake.given)
     for name in [table["name"] for table in cell.experiment.attacks]:
-        for text, reason in unfit.items():
+        for text, reason in intake.unfit.items():
             key = CaptureKey.parse(text)
             yield Outcome(
                 JobRecord(key=key, attack=name, status="skipped", reason=reason), None, None
@@ -278,10 +303,12 @@ def outcomes(run: Run, task: Task) -> Iterator[Outcome]:
         for key in cell.captures.keys():
             path = guess_folder(cell, name) / f"{key}.json"
             if path.exists():
-                yield _outcome(path, task, fits)
+                yield _outcome(path, task, fits, findings)
 
 
-def _outcome(path: Path, task: Task, fits: Mapping[str, Fit | None]) -> Outcome:
+def _outcome(
+    path: Path, task: Task, fits: Mapping[str, Fit | None], findings: Findings
+) -> Outcome:
     record = read_record(path, JobRecord)
     if record.sha256 is None:
         return Outcome(record, None, None)
@@ -297,7 +324,9 @@ def _outcome(path: Path, task: Task, fits: Mapping[str, Fit | None]) -> Outcome:
         note=caveats(task, record.reason, confidence),
         task=task,
     )
-    return Outcome(record, guess, fits.get(fit_name(record)))
+    tokens = {token for line in guess.examples.tokens for token in line}
+    words = findings.fit(record.key, tokens)
+    return Outcome(record, guess, fits.get(fit_name(record)), words)
 
 
 def fit_name(record: JobRecord) -> str:

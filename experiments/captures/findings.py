@@ -1,0 +1,223 @@
+"""What updates show beside sentences and pictures, each beside the same of another client.
+
+The words that a client uses, its classes and their counts, and how many examples and batches there
+were need no private example to be judged: where they are read and not guessed, another client's
+update shows them no better than chance would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from experiments.captures.disclosures import Disclosure, Words
+from experiments.wording.catalogue import sentence
+from experiments.wording.prose import counted, listed
+from fedsim.capture import CaptureKey
+
+_EACH = 4
+"""Captures whose words have a sentence each; of more, one sentence tells of all."""
+
+
+class Finding(NamedTuple):
+    """One row of the page.
+
+    Attributes:
+        key: whose update.
+        what: ``words``, ``classes``, ``examples``, ``batches`` or ``statistics``.
+        value: what was found, or why nothing was.
+        source: ``read`` off the update, ``stated`` by the client, ``guessed`` or ``not known``.
+        null: the same of another client's update; empty where there is none.
+    """
+
+    key: CaptureKey
+    what: str
+    value: str
+    source: str
+    null: str = ""
+
+
+class WordFit(NamedTuple):
+    """How many words of a guess moved in an update.
+
+    Attributes:
+        words: of the guess, each once, without tokens that mark a text's beginning or end.
+        own: of these, those that moved in the update that it is a guess at.
+        other: those that moved in another client's, the null; None if there is none.
+    """
+
+    words: int
+    own: int
+    other: int | None
+
+    @property
+    def borne_out(self) -> bool:
+        """Whether more of them moved in its update than in the other."""
+        return self.own > (self.other or 0)
+
+    def __str__(self) -> str:
+        if self.other is None:
+            return sentence("guess.words_alone", moved=self.own, words=self.words)
+        return sentence("guess.words", moved=self.own, words=self.words, others=self.other)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the updates of all captures show by themselves."""
+
+    given: Sequence[Disclosure]
+
+    def of(self, key: CaptureKey) -> Disclosure | None:
+        """What one update shows; None if it was not taken in."""
+        return next((disclosure for disclosure in self.given if disclosure.key == key), None)
+
+    def other(self, key: CaptureKey, field: str) -> Disclosure | None:
+        """Another client's update with this field, of the same round if there is one."""
+        others = [
+            disclosure
+            for disclosure in self.given
+            if disclosure.key.client != key.client and getattr(disclosure, field)
+        ]
+        return min(others, key=lambda disclosure: disclosure.key.round != key.round, default=None)
+
+    def fit(self, key: CaptureKey, tokens: Collection[int]) -> WordFit | None:
+        """How the words of a guess lie in two updates; None if no words can be read."""
+        mine, other = self.of(key), self.other(key, "words")
+        if mine is None or mine.words is None or not tokens:
+            return None
+        words = set(tokens)
+        null = None if other is None or other.words is None else len(words & {*other.words.ids})
+        return WordFit(len(words), len(words & {*mine.words.ids}), null)
+
+    def shared(self, disclosure: Disclosure) -> int | None:
+        """How many of its words moved in another client's update; None without another."""
+        fit = self.fit(disclosure.key, disclosure.words.ids if disclosure.words else ())
+        return None if fit is None else fit.other
+
+    @property
+    def worded(self) -> list[Disclosure]:
+        """Updates whose words are shown to be the client's own."""
+        return [
+            disclosure
+            for disclosure in self.given
+            if disclosure.words and self.shared(disclosure) != len(disclosure.words.ids)
+        ]
+
+    def rows(self) -> Iterator[Finding]:
+        """All findings, by capture."""
+        for disclosure in self.given:
+            yield from self._words(disclosure)
+            yield from self._classes(disclosure)
+            yield from _counts(disclosure)
+
+    def _words(self, disclosure: Disclosure) -> Iterator[Finding]:
+        key, words = disclosure.key, disclosure.words
+        if words is None:
+            if disclosure.no_words:
+                yield Finding(key, "words", disclosure.no_words, "not known")
+            return
+        shared = self.shared(disclosure)
+        null = "" if shared is None else f"{shared:,} of them"
+        value = counted(len(words.ids), "word") + (", all that it used" if words.complete else "")
+        yield Finding(key, "words", value, "read", null)
+
+    def _classes(self, disclosure: Disclosure) -> Iterator[Finding]:
+        key, labels = disclosure.key, disclosure.labels
+        if not labels:
+            yield Finding(key, "classes", disclosure.no_labels, "not known")
+            return
+        other = self.other(key, "labels")
+        null = "" if other is None else f"{100 * _overlap(labels, other.labels):.0f} % alike"
+        text = ", ".join(f"{name}: {count}" for name, count in labels.items())
+        yield Finding(key, "classes", text, "read", null)
+
+    def sentences(self, proven: Collection[CaptureKey]) -> Iterator[tuple[str, str]]:
+        """Shade and sentence of the words that leaked, the grade ``words``.
+
+        Args:
+            proven: captures with a certified example, whose sentences are shown.
+        """
+        worded = self.worded
+        if len(worded) > _EACH:
+            yield "words", self._of_several(worded, proven)
+        else:
+            for disclosure in worded:
+                yield "words", self._of_one(disclosure, proven)
+        for disclosure in self.given:
+            if disclosure.words and disclosure not in worded:
+                count = len(disclosure.words.ids)
+                update = f"the update of client {disclosure.key.client}"
+                yield "not-decided", sentence("words.alike", count=count, update=update)
+
+    def _of_one(self, disclosure: Disclosure, proven: Collection[CaptureKey]) -> str:
+        words, key = disclosure.words, disclosure.key
+        assert words is not None
+        shared = self.shared(disclosure)
+        return sentence(
+            "words.all" if words.complete else "words.some",
+            count=len(words.ids),
+            whose=f"client {key.client}",
+            update=f"its update of round {key.round}",
+            shared="" if shared is None else sentence("words.shared", shared=shared),
+            beyond="" if key in proven else sentence("words.unseen"),
+        ).rstrip()
+
+    def _of_several(self, worded: Sequence[Disclosure], proven: Collection[CaptureKey]) -> str:
+        sets = [disclosure.words for disclosure in worded if disclosure.words]
+        counts = [len(words.ids) for words in sets]
+        beside = [self.shared(disclosure) for disclosure in worded]
+        shares = [s / n for s, n in zip(beside, counts, strict=True) if s is not None]
+        share = 100 * sum(shares) / len(shares) if shares else None
+        return sentence(
+            "words.several",
+            updates=len(worded),
+            captures=len(self.given),
+            least=min(counts),
+            most=max(counts),
+            complete=sum(words.complete for words in sets),
+            shared="" if share is None else sentence("words.shared_of_several", share=share),
+            beyond="" if proven else sentence("words.unseen"),
+        ).rstrip()
+
+    def known(self) -> str:
+        """What is known already, where whether examples came back is not decided."""
+        facts = []
+        if worded := self.worded:
+            facts.append(f"the words of {_clients(worded)}")
+        if classed := [disclosure for disclosure in self.given if disclosure.labels]:
+            facts.append(f"how often each class occurs with {_clients(classed)}")
+        if layered := [disclosure for disclosure in self.given if disclosure.layers]:
+            facts.append(f"mean and variance of the batches of {_clients(layered)}")
+        if not facts:
+            return sentence("guess.nothing_known")
+        return sentence("guess.known", facts=listed(facts))
+
+
+def _clients(given: Sequence[Disclosure]) -> str:
+    clients = sorted({disclosure.key.client for disclosure in given})
+    if len(clients) > _EACH:
+        return f"{len(clients)} clients"
+    return f"client{'s' * (len(clients) > 1)} {listed([str(client) for client in clients])}"
+
+
+def _counts(disclosure: Disclosure) -> Iterator[Finding]:
+    key = disclosure.key
+    if disclosure.claimed is not None:
+        yield Finding(key, "examples", str(disclosure.claimed), "stated")
+    if disclosure.batches is not None:
+        yield Finding(key, "batches", str(disclosure.batches), "read")
+    if disclosure.layers:
+        value = f"mean and variance of {counted(disclosure.layers, 'layer')}"
+        yield Finding(key, "statistics", value, "read")
+
+
+def _overlap(mine: dict[str, int], others: dict[str, int]) -> float:
+    """The share that two class histograms have in common."""
+    totals = sum(mine.values()), sum(others.values())
+    return sum(min(n / totals[0], others.get(name, 0) / totals[1]) for name, n in mine.items())
+
+
+def sure(words: Words, others: Collection[int]) -> list[tuple[str, bool]]:
+    """Each word, and whether it moved in no other update."""
+    return [(text, token not in others) for token, text in zip(words.ids, words.texts, strict=True)]
