@@ -14,9 +14,18 @@ from attacks.scheduling.ledger import Ledger
 from experiments.captures.attacking import check_budget
 from experiments.captures.captured import Captured
 from experiments.captures.evidence import fit_of
+from experiments.captures.findings import Findings
 from experiments.captures.guess import NO_SCORE, Guess
 from experiments.captures.page import write_page
-from experiments.captures.run import Outcome, fit_name, make_run, outcomes, read_fits, write_fits
+from experiments.captures.run import (
+    Outcome,
+    fit_name,
+    make_run,
+    outcomes,
+    read_fits,
+    read_intake,
+    write_fits,
+)
 from experiments.console import Console
 from experiments.plan.folder import Run, note_provenance
 from experiments.stages.attack import attackers
@@ -30,6 +39,7 @@ from fedsim.visible import say
 
 DEFAULTS = {"text": ("span", "embedding_rows"), "image": ("closed_form", "inverting")}
 """The attacks that are run where none is named."""
+_WEIGHED = "comparing guesses with other clients' updates"
 
 
 @dataclass(frozen=True)
@@ -124,7 +134,8 @@ def attack_captures(
         check_captures(cell)
         team.announce(run.cells)
         team.submit(cell)
-    _weigh(run, captures)
+    with Console(quiet) as console:
+        _weigh(run, captures, console)
     unrepeated = team.unrepeated(run)
     note_provenance(run, "attack", time.monotonic() - started, worked=team.ended > 0)
     every = list(outcomes(run, captures.task))
@@ -133,19 +144,28 @@ def attack_captures(
     if not quiet:
         for (key, _), outcome in sorted(done.items()):
             say(f"{key}: {outcome}")
+        proven = {outcome.record.key for outcome in every if outcome.certified}
+        for _, sentence in Findings(read_intake(run).given).sentences(proven):
+            say(sentence)
     return Campaign(run, done, unrepeated)
 
 
-def _weigh(run: Run, captures: Captured) -> None:
+def _weigh(run: Run, captures: Captured, console: Console) -> None:
     """Compare each new guess's gradient with the update, and with another client's."""
     fits = dict(read_fits(run))
-    for outcome in outcomes(run, captures.task):
-        name = fit_name(outcome.record)
-        if outcome.guess is None or name in fits:
-            continue
+    fresh = [
+        outcome
+        for outcome in outcomes(run, captures.task)
+        if outcome.guess is not None and fit_name(outcome.record) not in fits
+    ]
+    console.expect(_WEIGHED, len(fresh))
+    for outcome in fresh:
+        assert outcome.guess is not None
         victim, other = (f(outcome.record.key) for f in (captures.update, captures.other))
         assert victim is not None  # there is a guess at it
         readings = [victim] if victim.difference is None else [victim, victim.difference]
         each = [fit_of(outcome.guess.examples.batch, reading, other) for reading in readings]
+        name = fit_name(outcome.record)
         fits[name] = max((fit for fit in each if fit is not None), default=None)
+        console.advance(_WEIGHED, name.rpartition("/")[0])
     write_fits(run, fits)

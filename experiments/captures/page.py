@@ -131,7 +131,9 @@ def _answer(name: str, those: Sequence[Outcome], findings: Findings) -> tuple[st
         return "not-decided", sentence("guess.refused", attack=who, captures=captures, known=known)
     facts = {
         "attack": who,
-        "examples": counted(sum(len(o.guess.examples.batch) for o in guessed if o.guess), "example"),
+        "examples": counted(
+            sum(len(o.guess.examples.batch) for o in guessed if o.guess), "example"
+        ),
         "captures": counted(len(guessed), "capture"),
     }
     if proven := sum(outcome.certified for outcome in guessed):

@@ -306,9 +306,7 @@ def outcomes(run: Run, task: Task) -> Iterator[Outcome]:
                 yield _outcome(path, task, fits, findings)
 
 
-def _outcome(
-    path: Path, task: Task, fits: Mapping[str, Fit | None], findings: Findings
-) -> Outcome:
+def _outcome(path: Path, task: Task, fits: Mapping[str, Fit | None], findings: Findings) -> Outcome:
     record = read_record(path, JobRecord)
     if record.sha256 is None:
         return Outcome(record, None, None)
