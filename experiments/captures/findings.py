@@ -90,6 +90,11 @@ class Findings:
         null = None if other is None or other.words is None else len(words & {*other.words.ids})
         return WordFit(len(words), len(words & {*mine.words.ids}), null)
 
+    def classes_read(self, key: CaptureKey) -> bool:
+        """Whether an update, or whoever granted them, tells its classes."""
+        mine = self.of(key)
+        return mine is None or bool(mine.labels) or "labels" in mine.known
+
     def shared(self, disclosure: Disclosure) -> int | None:
         """How many of its words moved in another client's update; None without another."""
         fit = self.fit(disclosure.key, disclosure.words.ids if disclosure.words else ())
@@ -120,6 +125,7 @@ class Findings:
         shared = self.shared(disclosure)
         null = "" if shared is None else f"{shared:,} of them"
         value = counted(len(words.ids), "word") + (", all that it used" if words.complete else "")
+        value += f", and {counted(words.marks, 'mark')} of a text's ends" if words.marks else ""
         yield Finding(key, "words", value, "read", null)
 
     def _classes(self, disclosure: Disclosure) -> Iterator[Finding]:

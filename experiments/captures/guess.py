@@ -38,6 +38,7 @@ class Guess:
         seconds: how long it took.
         note: caveats, and what had to be assumed; empty if there are none.
         task: the model that the guess is about.
+        classes_read: whether the classes were read off the update, and are not the attack's guess.
 
     Example:
         With the ``victim`` of `fedsim.Update`:
@@ -55,6 +56,7 @@ class Guess:
     seconds: float
     note: str
     task: Task = field(repr=False)
+    classes_read: bool = True
 
     @classmethod
     def of(
@@ -149,7 +151,11 @@ class Guess:
         if self.targets is not None:
             return [f"target {', '.join(f'{v:.4g}' for v in row)} " for row in self.targets]
         labels = self.labels or (-1,) * len(self.examples.batch)
-        return [_class(label) for label in labels]
+        sure = (self.classes_read or proven for proven in self.certified)
+        return [
+            _class(label) + ("" if read or label == -1 else " (guessed)")
+            for label, read in zip(labels, sure, strict=True)
+        ]
 
     def _repr_html_(self) -> str:
         """A grid of pictures, or a table of texts."""

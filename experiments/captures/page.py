@@ -39,8 +39,9 @@ LEVELS = {
 """What is said of a guessed example."""
 _WITHOUT_TRUTH = (
     "There are no private examples to compare with, so that nothing is scored: a certificate is a "
-    "proof, and everything else is weighed by the null, the cosine of the same gradient with "
-    "another client's update. fedsim.truth_mod records the examples of a test federation."
+    "proof, words and classes are read, and everything else is weighed by the null, the cosine of "
+    "the same gradient with another client's update. fedsim.truth_mod records the "
+    "examples of a test federation."
 )
 
 _WITH_TRUTH = (
@@ -270,10 +271,11 @@ def _shown(outcome: Outcome) -> _Shown:
     pictures = []
     for i in range(min(len(batch), _MOST)):
         label = guess.labels[i] if i < len(guess.labels) else -1
+        unread = "" if guess.classes_read or levels[i] == "certified" else ", guessed"
         pictures.append(
             _Picture(
                 level=str(levels[i]),
-                label="" if label == -1 else f"class {label}",
+                label="" if label == -1 else f"class {label}{unread}",
                 text=guess.texts[i] if guess.texts else "",
                 image=None if guess.texts else png(batch.inputs[i]),
             )

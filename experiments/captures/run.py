@@ -321,6 +321,7 @@ def _outcome(path: Path, task: Task, fits: Mapping[str, Fit | None], findings: F
         seconds=record.seconds,
         note=caveats(task, record.reason, confidence),
         task=task,
+        classes_read=findings.classes_read(record.key),
     )
     tokens = {token for line in guess.examples.tokens for token in line}
     words = findings.fit(record.key, tokens)

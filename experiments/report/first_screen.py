@@ -14,6 +14,7 @@ from experiments.report.brackets import Bracket
 from experiments.report.gallery import attack_of
 from experiments.report.naming import unit_of_main
 from experiments.stages.gallery import Shown
+from experiments.wording.catalogue import sentence
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import show, title
 from experiments.wording.prose import capital
@@ -39,9 +40,14 @@ _ADVICE: Mapping[Kind, str] = {
 
 
 def worst(section: TaskFindings, examples: Sequence[Shown]) -> str:
-    """The example that came back best, and the best under the defense that leaks least."""
+    """The example that came back best, and the best under the defense that leaks least.
+
+    A guess that comes no nearer than one that never saw the update has no victim.
+    """
     by_place: dict[DefenseInSetting, Shown] = {}
     for example in examples:
+        if example.blind and not example.certified:
+            continue
         place = section.by_cell.get(example.cell)
         if place is None or example.value is None:
             continue
@@ -49,7 +55,7 @@ def worst(section: TaskFindings, examples: Sequence[Shown]) -> str:
         if before is None or before.value is None or example.value > before.value:
             by_place[place] = example
     if not by_place:
-        return ""
+        return sentence("victim.none") if any(example.blind for example in examples) else ""
     most = max(by_place, key=lambda place: _value(by_place[place]))
     said = _said(section, most, by_place[most])
     defended = [place for place in by_place if place.defense != "none"]

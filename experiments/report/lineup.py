@@ -10,6 +10,7 @@ from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
 from experiments.report.naming import attack_label
 from experiments.stages.gallery import LINED_UP, Shown, ranks
+from experiments.wording.catalogue import sentence
 from experiments.wording.defense_names import defense_name
 from fedsim.cell import CellConfig
 
@@ -114,7 +115,7 @@ def _lineup(
         columns=tuple(columns),
         lines=tuple(
             Line(
-                label=_label(i, len(chosen), rank, total),
+                label=_label(i, len(chosen), rank, total, example.blind),
                 truth=example,
                 guesses=tuple(_same(example, guesses.get(position)) for guesses in guessed),
             )
@@ -128,8 +129,10 @@ def _same(truth: Shown, guess: Shown | None) -> Shown | None:
     return guess if guess is not None and guess.original == truth.original else None
 
 
-def _label(i: int, shown: int, rank: int, total: int) -> str:
+def _label(i: int, shown: int, rank: int, total: int, blind: bool) -> str:
+    near = sentence("victim.blind") if blind else ""
     if total == 1:
-        return "the only victim"
-    what = "most leaked" if i == 0 else "least leaked" if i == shown - 1 else "median"
-    return f"{what}, {rank} of {total}"
+        return f"the only victim{near}"
+    best = "nearest guess" if blind else "most leaked"
+    what = best if i == 0 else "least leaked" if i == shown - 1 else "median"
+    return f"{what}, {rank} of {total}{near}"

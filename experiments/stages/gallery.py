@@ -24,6 +24,10 @@ from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, DefenseKey, ExampleKey, 
 FILE = Path("gallery") / "examples.parquet"
 SHOWN: dict[Modality, int] = {"image": 5, "text": 3}
 """Of five, the most and the least leaked and the quartiles; of three, the median between them."""
+_ROUNDED = 1e-3
+"""By how much a main metric may exceed a blind guess's and be the same guess, in dB or as a share.
+Half and twice of it name the same victims: a guess at the prior's mean is the same to six digits.
+"""
 LINED_UP = 3
 """Victims of each undefended attack whose guesses under every attack and defense are kept."""
 
@@ -49,6 +53,8 @@ class Shown(Record):
         certified: whether the attack proves the guess; None where it says nothing.
         original: an image as a PNG file, or a text in UTF-8 with one space between words.
         guess: as ``original``; None where no guess is matched.
+        blind: that a guess which never saw this victim's update comes as near: the prior's mean
+            is no victim.
     """
 
     cell: str
@@ -63,6 +69,7 @@ class Shown(Record):
     certified: bool | None
     original: bytes
     guess: bytes | None
+    blind: bool = False
 
     @property
     def name(self) -> str:
@@ -131,6 +138,7 @@ class _Chosen(NamedTuple):
     rank: int
     total: int
     value: float | None
+    blind: bool
 
 
 def _choose(cells: Sequence[Cell], rows: Iterable[ScoreRow]) -> Iterator[_Chosen]:
@@ -139,7 +147,10 @@ def _choose(cells: Sequence[Cell], rows: Iterable[ScoreRow]) -> Iterator[_Chosen
         {cell.name: cell.experiment.name for cell in cells},
     )
     groups: dict[tuple[_Pool, AttackKey], dict[ExampleKey, float | None]] = defaultdict(dict)
+    nulls: dict[ExampleKey, float] = {}
     for row in rows:
+        if row.control != "none" or row.attack == PRIOR_ONLY:
+            _keep_best(nulls, row)
         if (row.control, row.probe) != ("none", "none") or row.unscored:
             continue
         if row.attack == PRIOR_ONLY:  # it made its guess without the victim
@@ -162,7 +173,16 @@ def _choose(cells: Sequence[Cell], rows: Iterable[ScoreRow]) -> Iterator[_Chosen
         for rank, example in enumerate(examples, 1):
             if rank in shown or _position(example, seeds) in wanted:
                 value = groups[pool, attack][example]
-                yield _Chosen(attack, example, rank, len(examples), value)
+                null = nulls.get(example)
+                blind = value is not None and null is not None and value <= null + _ROUNDED
+                yield _Chosen(attack, example, rank, len(examples), value, blind)
+
+
+def _keep_best(nulls: dict[ExampleKey, float], row: ScoreRow) -> None:
+    """Keep the best main value of guesses at an example that never saw its update."""
+    if row.metric in MAIN.values() and row.value is not None:
+        before = nulls.get(row.example_key, -math.inf)
+        nulls[row.example_key] = max(before, row.value)
 
 
 def _lined_up(
@@ -201,7 +221,7 @@ def ranks(total: int, count: int) -> list[int]:
 def _show(victims: Victims, wanted: Iterable[_Chosen]) -> Iterator[Shown]:
     known = {entry.key: entry for entry in entries(victims.cell.experiment)}
     modality = victims.task.modality
-    for attack, example, rank, total, value in wanted:
+    for attack, example, rank, total, value, blind in wanted:
         key = CaptureKey(round=example.round, client=example.client)
         truth, number = victims.examples(key), example.example
         pairing = matched(read_guess(victims, known[attack].label, key), truth, modality)
@@ -219,6 +239,7 @@ def _show(victims: Victims, wanted: Iterable[_Chosen]) -> Iterator[Shown]:
             certified=pairing.certified(number),
             original=content(truth, number, modality),
             guess=None if missed else content(pairing.aligned, number, modality),
+            blind=blind,
         )
 
 

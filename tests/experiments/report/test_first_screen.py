@@ -7,6 +7,7 @@ from experiments.report.brackets import Bracket
 from experiments.report.first_screen import changes, worst
 from experiments.report.tables import Number
 from experiments.stages.gallery import Shown
+from experiments.wording.catalogue import sentence
 from tests.experiments.report.cases import NOISE, section, verdict
 
 
@@ -82,3 +83,7 @@ def test_the_worst_victim_is_the_one_of_whom_most_came_back() -> None:
         "Gaussian noise (std=0.01), client 2 in round 1: 14.0 dB by DLG"
     )
     assert worst(found, []) == ""
+    # A guess at the prior's mean comes as near as one that never saw the update.
+    grey = [example.model_copy(update={"blind": True}) for example in examples]
+    assert worst(found, grey) == sentence("victim.none")
+    assert "client 3" in worst(found, [examples[0], *grey[1:]])

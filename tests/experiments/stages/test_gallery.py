@@ -97,3 +97,19 @@ def test_the_gallery_is_its_owners_alone(make_run: Make) -> None:
     folder = (run.root / FILE).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [path.name for path in folder.iterdir()] == [FILE.name]
+
+
+def test_a_guess_at_the_priors_mean_has_no_victim(make_run: Make) -> None:
+    """Under noise that hides everything a guess is no nearer than one for another client."""
+    noise = {"name": "gaussian_noise", "std": 1e6}
+    attacks = [{"name": "inverting", "steps": 2}, {"name": "prior_only"}]
+    run = make_run(IMAGES, "blind", defenses=[noise], attacks=attacks)
+    rows, shown = scored(run)
+    nulls: dict[ExampleKey, list[float]] = {}
+    for row in rows:
+        if row.metric == MAIN["image"] and (row.control != "none" or row.attack == PRIOR_ONLY):
+            nulls.setdefault(row.example_key, []).append(row.value or 0.0)
+    for example in shown:
+        key = ExampleKey(example.cell, example.round, example.client, example.example)
+        assert example.blind == ((example.value or 0.0) <= max(nulls[key]) + 1e-3)
+    assert any(example.blind for example in shown)

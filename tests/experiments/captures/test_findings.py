@@ -1,0 +1,269 @@
+"""Findings that are no sentence or picture: words, classes and counts, each beside its null."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedsim
+from experiments.captures.disclosures import Disclosure, Words, disclosed
+from experiments.captures.findings import Findings, WordFit
+from experiments.wording.catalogue import sentence, sentences
+from fedsim.capture import CaptureKey
+from fedsim.models import TEXT_MODELS, transformer
+from tests.experiments.captures.conftest import Held
+from tests.experiments.conftest import Said
+
+TEXTS = {
+    1: ("the nurse was kind and explained every step.", "my knee hurts again."),
+    2: ("a visitor lost two kilograms in a month.", "the doctor forgot the form on monday."),
+    3: ("we sail past the lighthouse at dawn.", "ropes and canvas hold against storms."),
+}
+MODEL = str(TEXT_MODELS["tiny-bert"])
+
+
+def trained(client: int, optimizer: Callable[[Any], Any], covered: float = 0.0) -> Any:
+    """The update of a client that takes a step on all its texts, and the distinct tokens."""
+    tokenizer = transformer.tokenizer(MODEL)
+    architecture = transformer.architecture(MODEL, 2)
+    network: Any = transformer.build(architecture, "text-classification", seed=1)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    batch = tokenizer(list(TEXTS[client]), return_tensors="pt", padding=True)
+    step = optimizer(network.parameters())
+    network(**batch, labels=torch.tensor([0, 1])).loss.backward()
+    step.step()
+    torch.manual_seed(client)
+    after = {
+        name: value + covered * torch.randn_like(value) if value.is_floating_point() else value
+        for name, value in network.state_dict().items()
+    }
+    return network, tokenizer, before, after, {*batch["input_ids"].flatten().tolist()}
+
+
+def given(client: int, optimizer: Any, covered: float = 0.0) -> tuple[Disclosure, set[int]]:
+    network, tokenizer, before, after, ids = trained(client, optimizer, covered)
+    update = fedsim.Update.of(
+        network, before=before, after=after, tokenizer=tokenizer, task="classification"
+    )
+    disclosure = disclosed(update).model_copy(update={"key": CaptureKey(round=1, client=client)})
+    return disclosure, ids - {*update.task.spec.special_ids}
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=5e-5)
+
+
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [sgd, adamw, momentum])
+@pytest.mark.parametrize("client", [1, 2, 3])
+def test_the_words_that_moved_are_those_of_the_texts(client: int, optimizer: Any) -> None:
+    disclosure, ids = given(client, optimizer)
+    assert disclosure.words is not None
+    assert {*disclosure.words.ids} == ids
+    assert disclosure.words.complete
+    assert disclosure.words.marks >= 2
+
+
+def test_the_null_fails_where_clients_are_shuffled() -> None:
+    found = Findings([given(client, adamw)[0] for client in TEXTS])
+    for mine in found.given:
+        assert mine.words
+        right = found.fit(mine.key, mine.words.ids)
+        assert right
+        assert (right.own, right.borne_out) == (right.words, True)
+        for other in found.given:
+            if other is not mine and other.words:
+                wrong = Findings([mine, other]).fit(mine.key, other.words.ids)
+                assert wrong
+                assert not wrong.borne_out
+                assert wrong.own < wrong.words / 2
+
+
+def test_noise_hides_the_words_and_the_page_does_not_claim_them() -> None:
+    disclosure, _ = given(1, sgd, covered=0.1)
+    assert (disclosure.words is None) or not disclosure.words.complete
+    (row, *_) = Findings([disclosure]).rows()
+    assert (row.what, row.source) in {("words", "not known"), ("words", "read")}
+    strong, _ = given(1, sgd, covered=10.0)
+    assert strong.words is None
+    assert strong.no_words
+
+
+def test_frozen_embeddings_tell_no_words() -> None:
+    def head(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(list(parameters)[-2:], lr=0.1)
+
+    disclosure, _ = given(1, head)
+    assert disclosure.words is None
+    assert not Findings([disclosure]).worded
+
+
+def words(count: int, first: int = 0, *, complete: bool = True) -> Words:
+    ids = tuple(range(first, first + count))
+    return Words(ids=ids, texts=tuple(map(str, ids)), marks=2, complete=complete)
+
+
+def disclosure(client: int, **fields: Any) -> Disclosure:
+    table: dict[str, Any] = {
+        "key": CaptureKey(round=1, client=client),
+        "match": "by name",
+        "claimed": None,
+        "labels": {},
+        "no_labels": "noise hides the counts",
+        "batches": None,
+        "layers": 0,
+        "known": (),
+    }
+    return Disclosure(**{**table, **fields})
+
+
+def test_equal_sets_are_not_shown_to_be_the_clients_own() -> None:
+    found = Findings([disclosure(client, words=words(7)) for client in (1, 2)])
+    assert found.worded == []
+    assert [shade for shade, _ in found.sentences(())] == ["not-decided"] * 2
+
+
+def test_the_sentence_leads_with_all_words_and_says_what_is_shared() -> None:
+    found = Findings([disclosure(1, words=words(30)), disclosure(2, words=words(32, 25))])
+    (shade, first), (_, second) = found.sentences(())
+    assert shade == "words"
+    expected = {"count": 30, "whose": "client 1", "update": "its update of round 1"}
+    beyond = sentence("words.unseen")
+    shared = sentence("words.shared", shared=5)
+    assert first == sentence("words.all", **expected, shared=shared, beyond=beyond)
+    assert " 32 " in second
+    # A certified text shows its sentence.
+    (_, proven), _ = found.sentences({CaptureKey(round=1, client=1)})
+    assert beyond not in proven
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_many_captures_have_one_sentence(complete: bool) -> None:
+    given = [
+        disclosure(i, words=words(10 + i, 10 * i, complete=complete or i == 0)) for i in range(6)
+    ]
+    ((shade, said),) = Findings(given).sentences(())
+    assert shade == "words"
+    assert re.search(r"6 of 6 .* 10 to 15 ", said)
+    assert f"in {6 if complete else 1} of them" in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "source", "value"),
+    [
+        ({"words": words(3)}, "words", "read", "3 words"),
+        ({"words": words(3, complete=False)}, "words", "read", "3 words"),
+        ({"no_words": "frozen"}, "words", "not known", "frozen"),
+        ({"labels": {"a": 2, "b": 1}, "no_labels": ""}, "classes", "read", "a: 2, b: 1"),
+        ({}, "classes", "not known", "noise hides the counts"),
+        ({"claimed": 9}, "examples", "stated", "9"),
+        ({"batches": 4}, "batches", "read", "4"),
+        ({"layers": 1}, "statistics", "read", "mean and variance of 1 layer"),
+        ({"layers": 3}, "statistics", "read", "mean and variance of 3 layers"),
+    ],
+)
+def test_each_finding_has_a_row_of_its_own(
+    fields: dict[str, Any], what: str, source: str, value: str
+) -> None:
+    rows = {row.what: row for row in Findings([disclosure(1, **fields)]).rows()}
+    assert (rows[what].source, rows[what].null) == (source, "")
+    assert rows[what].value.startswith(value)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "null"),
+    [
+        ({"labels": {"a": 2, "b": 2}}, {"labels": {"a": 4}}, "50 % alike"),
+        ({"labels": {"a": 1}}, {"labels": {"b": 1}}, "0 % alike"),
+        ({"labels": {"a": 3}}, {"labels": {"a": 1}}, "100 % alike"),
+        ({"words": words(4)}, {"words": words(4, 2)}, "2 of them"),
+        ({"words": words(4)}, {"words": words(4, 9)}, "0 of them"),
+        ({"words": words(4)}, {}, ""),
+    ],
+)
+def test_the_null_is_the_same_of_another_client(
+    mine: dict[str, Any], others: dict[str, Any], null: str
+) -> None:
+    found = Findings([disclosure(1, **mine), disclosure(2, **others)])
+    what = next(iter(mine)).replace("labels", "classes")
+    row = next(row for row in found.rows() if (row.key.client, row.what) == (1, what))
+    assert row.null == null
+
+
+@pytest.mark.parametrize(
+    ("fields", "fact"),
+    [
+        ({"words": words(3)}, "words of client 1"),
+        ({"labels": {"a": 1}}, "each class"),
+        ({"layers": 2}, "mean and variance"),
+        ({}, ""),
+    ],
+)
+def test_what_is_not_decided_says_what_is_known(fields: dict[str, Any], fact: str) -> None:
+    known = Findings([disclosure(1, **fields)]).known()
+    assert fact in known
+    assert (known == sentence("guess.nothing_known")) == (not fact)
+
+
+def test_words_of_a_guess_weigh_more_than_its_cosine() -> None:
+    assert WordFit(30, 30, 5).borne_out
+    assert not WordFit(30, 5, 30).borne_out
+    assert WordFit(30, 30, None).borne_out
+
+
+def test_the_officers_folder(tmp_path: Path, said: Said, held: Held) -> None:
+    """Words lead the first screen, and no set of words is judged by one sentence's cosine."""
+    folder = tmp_path / "updates"
+    (folder / "round-1").mkdir(parents=True)
+    for client in (1, 2):
+        network, tokenizer, before, after, _ = trained(client, adamw)
+        torch.save(before, folder / "round-1" / "before.pt")
+        torch.save(after, folder / "round-1" / f"site-{client}.pt")
+    model = tmp_path / "model"
+    network.save_pretrained(model)
+    tokenizer.save_pretrained(model)
+    (folder / "updates.toml").write_text(f'model = "{model}"\n')
+    code, text, _ = said("attack", folder, "--attacks", "embedding_rows", "--budget", "20")
+    assert code == 0
+    assert sentence("guess.words_borne_out") in text
+    page = (folder / "captures" / "run" / "report" / "index.html").read_text("utf-8")
+    page = unescape(page)
+    assert sentence("guess.not_borne_out") not in page
+    answers = re.findall(r'<li class="([\w-]+)">(.*?)</li>', page)
+    assert [shade for shade, _ in answers] == ["words", "words", "not-decided"]
+    assert all(first.startswith("All ") for _, first in answers[:2])
+    assert sentence("advice.words") in page
+
+
+def test_every_sentence_is_used_and_takes_its_facts() -> None:
+    root = Path(__file__).parents[3] / "experiments"
+    code = "".join(path.read_text("utf-8") for path in root.rglob("*.py"))
+    for reason, text in sentences().items():
+        assert f'"{reason}"' in code, reason
+        assert text == text.strip() or reason.endswith(("shared", "ahead", "blind"))
+    with pytest.raises(KeyError):
+        sentence("words.all")
+
+
+def test_tensors_of_a_tied_head_do_not_count_as_words(held: Held) -> None:
+    update = fedsim.Update.of(
+        held.model, gradients=held.gradients, tokenizer=held.tokenizer, num_examples=1
+    )
+    found = disclosed(update)
+    if found.words is not None:
+        ids = held.tokenizer("The code of the door is 4471.")["input_ids"]
+        assert {*found.words.ids} <= {*ids}
+        assert not found.words.complete
