@@ -5,3 +5,5 @@
 
 MANIFEST = "updates.toml"
 """Of a folder of state dicts, see ``experiments.captures.pairs``."""
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz")
+"""Endings of files of state dicts."""

@@ -1,11 +1,13 @@
 """A folder of state dicts before and after local training, as any framework can write it.
 
-    updates.toml               what they are about
-    round-1/before.pt          what the server sent
+    updates.toml               what they are about, where it is not said on the command line
+    round-1/before.pt          what the server sent, or global, initial, sent or server
     round-1/site-1.pt          what each client replied, named as you like
     round-1/site-2.pt
 
-A single round may lie in the folder itself. The folder becomes captures, ``captures/`` inside it.
+A client's own ``site-1_before.pt`` and ``site-1_after.pt`` are a pair, and so are two files alone,
+in the order of their names. A single round may lie in the folder itself. The folder becomes
+captures, ``captures/`` inside it.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from experiments.captures import MANIFEST
+from experiments.captures import MANIFEST, SUFFIXES
 from experiments.captures.saving import save_capture
-from experiments.captures.tensor_files import SUFFIXES, read_state_dict
+from experiments.captures.tensor_files import read_state_dict
 from experiments.plan.toml_source import read_toml
 from fedsim.build import explain, suggest
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
@@ -34,9 +36,34 @@ from fedsim.plain_files import check_folder, digest_plain
 from fedsim.reply_kind import hides_its_sign, kind_of
 from fedsim.truth import TruthStore
 from fedsim.types import Batch, Tensors
+from fedsim.visible import say
 
 _BEFORE, _FRESH = "before", ".captures"
+_SENT = (_BEFORE, "global", "initial", "sent", "server")
+"""Names of what the server sent, the surest first."""
+_OWN = re.compile(r"(?P<before>before|pre)|(?P<after>after|post)")
+"""Parts of names, between letters of no kind, by which a client has a pair of its own."""
 _NUMBER = re.compile(r"\d+$")
+
+
+class Exchange(NamedTuple):
+    """What the server sent and what clients replied to it.
+
+    Attributes:
+        number: of the round.
+        before: the file that was sent.
+        replies: name of the client -> its file.
+        by: how they were told apart, ``name`` or ``order``.
+    """
+
+    number: int
+    before: Path
+    replies: dict[str, Path]
+    by: str
+
+    def __str__(self) -> str:
+        names = ", ".join(path.name for path in self.replies.values())
+        return f"round {self.number}: {self.before.name} was sent, {names} replied (by {self.by})"
 
 
 class Manifest(ConfigSection):
@@ -61,6 +88,15 @@ class Manifest(ConfigSection):
     lora_alpha: float = 0.0
     kind: Kind | None = None
     knows: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path) -> Manifest:
+        """As ``read``; an empty one where there is none.
+
+        Raises:
+            ConfigError: as ``read``.
+        """
+        return cls.read(folder) if (folder / MANIFEST).is_file() else cls()
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -95,15 +131,15 @@ def captures_in(folder: Path) -> Path:
         ConfigError: a file is missing, cut or no state dict, or ``check_folder`` refuses one.
     """
     check_folder(folder)
-    kind, store = Manifest.read(folder).kind, CaptureStore(folder / "captures")
-    rounds = dict(_rounds(folder))
-    if not rounds:
+    kind, store = Manifest.of(folder).kind, CaptureStore(folder / "captures")
+    exchanges = list(_exchanges(folder))
+    if not exchanges:
         raise ConfigError(
             f"{folder}: holds no pair. Write the weights that the server sent as before.pt, and "
             "what each client replied beside it, as site-1.pt."
         )
-    files = [path for paths in rounds.values() for path in paths]
-    seal = {str(path.relative_to(folder)): digest_plain(path) for path in files}
+    files = {path for each in exchanges for path in (each.before, *each.replies.values())}
+    seal = {str(path.relative_to(folder)): digest_plain(path) for path in sorted(files)}
     seal["kind"] = str(kind)
     marker = store.root / "run.json"
     if marker.exists() and read_json(marker).get("files") == seal:
@@ -111,32 +147,71 @@ def captures_in(folder: Path) -> Path:
     # The earlier captures and what attacks made of them stay until all files could be read.
     fresh = CaptureStore(folder / _FRESH)
     shutil.rmtree(fresh.root, ignore_errors=True)
-    numbers = _numbers([path.stem for paths in rounds.values() for path in paths[1:]])
+    numbers = _numbers([name for each in exchanges for name in each.replies])
     broadcasts: dict[str, str] = {}
-    for number, (before, *replies) in rounds.items():
+    for number, before, replies, _ in exchanges:
         sent = read_state_dict(before)
-        for path in replies:
-            key = CaptureKey(round=number, client=numbers[path.stem])
-            _save(fresh, key, sent, read_state_dict(path), kind, broadcasts)
+        for name, path in replies.items():
+            key = CaptureKey(round=number, client=numbers[name])
+            broadcast = digest(str(before.relative_to(folder)).encode())
+            _save(fresh, key, (sent, read_state_dict(path)), kind, broadcast, broadcasts)
     clients = {str(number): name for name, number in numbers.items()}
     write_json(fresh.root / marker.name, {"files": seal, "clients": clients})
+    for exchange in exchanges:
+        say(exchange, error=True)
     shutil.rmtree(store.root, ignore_errors=True)
     fresh.root.rename(store.root)
     return store.root
 
 
-def _rounds(folder: Path) -> Iterator[tuple[int, list[Path]]]:
-    """By round, what was sent, then the replies."""
-    places = sorted({path.parent for path in _files(folder) if path.stem == _BEFORE})
-    numbers = _round_numbers(folder, places)
-    for place in places:
-        here = [path for path in _files(folder) if path.parent == place]
-        sent = [path for path in here if path.stem == _BEFORE]
+def _exchanges(folder: Path) -> Iterator[Exchange]:
+    """All that files of tensors tell, by round."""
+    by_place: dict[Path, list[Path]] = {}
+    for path in _files(folder):
+        by_place.setdefault(path.parent, []).append(path)
+    numbers = _round_numbers(folder, sorted(by_place))
+    for place, here in sorted(by_place.items()):
+        for before, replies, by in _told_apart(place, here):
+            if replies:
+                yield Exchange(numbers[place], before, replies, by)
+
+
+def _told_apart(place: Path, here: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Path], str]]:
+    """What was sent, the replies by client, and what tells them apart, in one folder."""
+    for name in _SENT:
+        sent = [path for path in here if path.stem == name]
         if len(sent) > 1:
             raise ConfigError(f"{place}: holds {sent[0].name} and {sent[1].name}. Remove one.")
-        replies = [path for path in here if path.stem != _BEFORE]
-        if replies:
-            yield numbers[place], [*sent, *replies]
+        if sent:
+            yield sent[0], {path.stem: path for path in here if path not in sent}, "name"
+            return
+    if own := _own_pairs(here):
+        yield from own
+    elif len(here) == 2:
+        yield here[0], {here[1].stem: here[1]}, "order"
+    elif len(here) > 2:
+        names = ", ".join(path.name for path in here[:4])
+        raise ConfigError(
+            f"{place}: none of {names} is named as what the server sent. Rename it to "
+            f"{_BEFORE}{here[0].suffix}."
+        )
+
+
+def _own_pairs(here: Sequence[Path]) -> list[tuple[Path, dict[str, Path], str]]:
+    """Each client's own state before and after; empty unless all files are such."""
+    pairs: dict[str, dict[str, Path]] = {}
+    for path in here:
+        match = _OWN.search(path.stem.lower())
+        if match is None:
+            return []
+        client = (path.stem[: match.start()] + path.stem[match.end() :]).strip("-_. ")
+        pairs.setdefault(client, {})[str(match.lastgroup)] = path
+    if any(pair.keys() != {"before", "after"} for pair in pairs.values()):
+        return []
+    return [
+        (pair["before"], {client or pair["after"].stem: pair["after"]}, "name")
+        for client, pair in pairs.items()
+    ]
 
 
 def _round_numbers(folder: Path, places: Sequence[Path]) -> dict[Path, int]:
@@ -163,11 +238,12 @@ def _numbers(names: Sequence[str], first: int = 0) -> dict[str, int]:
 def _save(
     store: CaptureStore,
     key: CaptureKey,
-    sent: Tensors,
-    reply: Tensors,
+    exchanged: tuple[Tensors, Tensors],
     kind: Kind | None,
+    broadcast: str,
     broadcasts: dict[str, str],
 ) -> None:
+    sent, reply = exchanged
     arrays = [{k: v.float().numpy() for k, v in tensors.items()} for tensors in (sent, reply)]
     read = kind or kind_of(*arrays)
     record = CaptureRecord(
@@ -176,7 +252,7 @@ def _save(
         order=(),
         sha256="",
         bytes=0,
-        sent_sha256=digest(str(key.round).encode()),
+        sent_sha256=broadcast,
         sent_order=(),
         knowledge=Knowledge(),
         sign_open=kind is None and read == "gradient" and hides_its_sign(arrays[1]),

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.captures import SUFFIXES
 from fedsim.errors import ConfigError
 from fedsim.plain_files import memory, read_plain
 from fedsim.types import Tensors
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz")
-"""Endings of the files that are read."""
 _INSIDE = ("model", "state_dict", "model_state_dict", "weights")
 """Entries of a checkpoint that hold the state dict, in the order in which they are looked for."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.captures import MANIFEST
+from experiments.captures import MANIFEST, SUFFIXES
 from experiments.plan.overrides import override
 from fedsim.errors import ConfigError
 from fedsim.named_code import allow
@@ -37,18 +37,32 @@ Budget = Annotated[float | None, _option("seconds for each attack on each captur
 Truth = Annotated[Path | None, _option("folder that truth_mod wrote")]
 
 
+_OTHERS = ("config.json", "task.json", "cell.json", "run.json")
+"""Files beside which tensors are those of a model, of captures or of a run."""
+
+
 def is_captures(target: str) -> bool:
     """Whether the target is a folder of captures without a run around it, or of state dicts."""
     folder = Path(target)
     inside = (folder / "experiment.toml").exists() or (folder.parent / "cell.json").exists()
-    return not inside and (
-        (folder / MANIFEST).is_file() or any(folder.glob("round-*/client-*.json"))
-    )
+    return not inside and (any(folder.glob("round-*/client-*.json")) or are_state_dicts(folder))
+
+
+def are_state_dicts(folder: Path) -> bool:
+    """Whether it holds the weights before and after training, in files of another framework."""
+    if not folder.is_dir() or any(folder.glob("round-*/client-*.json")):
+        return False
+    if (folder / MANIFEST).is_file():
+        return True
+    if any((folder / name).exists() for name in _OTHERS):
+        return False
+    files = (*folder.glob("*"), *folder.glob("*/*"))
+    return any(path.suffix in SUFFIXES for path in files)
 
 
 def captures_of(folder: Path) -> Path:
     """The captures of a target of ``is_captures``: state dicts become such."""
-    if not (folder / MANIFEST).is_file():
+    if not are_state_dicts(folder):
         return folder
     from experiments.captures.pairs import captures_in
 
@@ -102,6 +116,12 @@ def attack_foreign(
         model = model or stated.pop("model", None)
         options = {**stated, **options}
     options.pop("model", None)
+    if not model and are_state_dicts(folder) and not (folder / "captures" / "task.json").exists():
+        raise ConfigError(
+            f"{folder}: holds state dicts, and nothing says which model they are of. Pass --model "
+            "HUB_ID_OR_FOLDER, of a network of your own --model MODULE:NAME --loss MODULE:NAME "
+            f'--image-shape 3,32,32; or write model = "..." into {folder / MANIFEST}.'
+        )
     foreign = captured(captures_of(folder), model, knows=facts, **options)
     names = attacks.split(",") if attacks else []
     done = attack_captures(foreign, names, 60.0 if budget is None else budget, quiet or as_json)

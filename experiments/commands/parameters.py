@@ -26,7 +26,10 @@ RUN = "a run folder, an experiment file, or the name of a shipped experiment"
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="RUN_OR_EXPERIMENT", help=RUN, show_default=False, autocompletion=_targets
+        metavar="RUN_OR_EXPERIMENT",
+        help=f"{RUN}; for attack, score and report also captures, or a folder of state dicts",
+        show_default=False,
+        autocompletion=_targets,
     ),
 ]
 RunFolder = Annotated[

@@ -167,8 +167,8 @@ def check_version(root: Path) -> dict[str, Any]:
                 "kept. The application's log says whether clients replied."
             )
         raise ConfigError(
-            f"{root}: no run folder (experiment.toml is missing), and no captures. Correct the "
-            "path."
+            f"{root}: no run folder (experiment.toml is missing), no captures and no state dicts "
+            "(before.pt, site-1.pt). Correct the path."
         )
     check_folder(root)
     table = read_toml(path)

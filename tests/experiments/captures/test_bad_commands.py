@@ -57,7 +57,11 @@ CASES: list[tuple[str, str, str]] = [
     ("attack SAME", "equals what was sent", "Attack another capture"),
     ("attack CUT", "cut or altered", "."),
     ("attack PARTIAL", "not on the wire", "--base FOLDER"),
-    ("attack .", "no run folder (experiment.toml is missing), and no captures", "Correct the path"),
+    (
+        "attack .",
+        "no run folder (experiment.toml is missing), no captures",
+        "Correct the path",
+    ),
     ("watch gone", "gone: there is no such folder", "Correct the path"),
     ("attack EMPTY", "no client's reply could be kept", "log says whether clients replied"),
     ("attack CODE", "no code that a file names is run", f"Name it yourself: {CODE}"),

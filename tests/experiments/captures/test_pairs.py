@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from experiments.captures import tensor_files
+from experiments.captures.pairs import Exchange, _exchanges
 from experiments.captures.tensor_files import read_state_dict
 from fedsim.errors import ConfigError
 from tests.experiments.captures.conftest import SENTENCE, Held
@@ -181,7 +182,7 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(
         ('model = "tiny-gpt2"\nloss = "os:system"\n', "Name it yourself: --loss os:system"),
         ('model = "tiny-gpt2"\nlearning_rat = 0.1\n', "Did you mean 'learning_rate'"),
         ('kind = "wieghts"\n', "kind"),
-        ('kind = "weights"\n', "which model it is about"),
+        ('kind = "weights"\n', "which model they are of"),
         ("model = [\n", "updates.toml"),
     ],
 )
@@ -198,3 +199,70 @@ def test_a_folder_without_a_pair_says_how_to_write_one(tmp_path: Path, said: Sai
     (tmp_path / "updates.toml").write_text(MANIFEST)
     code, _, line = said("attack", tmp_path)
     assert (code, "holds no pair" in line) == (2, True)
+
+
+@pytest.mark.parametrize("write", [safetensors, checkpoint, numpy])
+def test_state_dicts_are_attacked_by_the_model_alone(
+    write: Write, held: Held, tmp_path: Path, said: Said
+) -> None:
+    folder = pairs(held, tmp_path / "updates", write)
+    (folder / "updates.toml").unlink()
+    code, text, error = said("attack", folder, "--attacks", "span")
+    assert (code, text) == (2, "")
+    assert "Pass --model" in error
+    assert "updates.toml" in error
+    named = ("--model", "tiny-gpt2", "--kind", "weights")
+    facts = ("--knows", "learning_rate=0.1", "--knows", "num_examples=1")
+    code, text, _ = said("attack", folder, "--attacks", "span", *named, *facts)
+    assert (code, text.count(f"certified           {SENTENCE}")) == (0, 2)
+    # What was noted serves the next command.
+    assert said("attack", folder, "--attacks", "span", *facts)[0] == 0
+    assert said("report", folder)[0] == 0
+
+
+def exchanged(folder: Path, *names: str) -> list[Exchange]:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"")
+    return list(_exchanges(folder))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("before.pt", "a.pt", "b.pt"), [(1, "before.pt", ["a", "b"], "name")]),
+        (("global.npz", "site-2.npz"), [(1, "global.npz", ["site-2"], "name")]),
+        (("r1/sent.pt", "r1/x.pt"), [(1, "r1/sent.pt", ["x"], "name")]),
+        (("epoch0.pt", "epoch1.pt"), [(1, "epoch0.pt", ["epoch1"], "order")]),
+        (
+            ("a_before.pt", "a_after.pt", "b_before.pt", "b_after.pt"),
+            [(1, "a_before.pt", ["a"], "name"), (1, "b_before.pt", ["b"], "name")],
+        ),
+        (("pre-training.pt", "post-training.pt"), [(1, "pre-training.pt", ["training"], "name")]),
+        (
+            ("round-1/server.pt", "round-1/c-1.pt", "round-2/server.pt", "round-2/c-1.pt"),
+            [(1, "round-1/server.pt", ["c-1"], "name"), (2, "round-2/server.pt", ["c-1"], "name")],
+        ),
+        (("before.pt",), []),
+    ],
+)
+def test_before_and_after_are_paired_by_name_or_order(
+    names: tuple[str, ...], expected: list[Any], tmp_path: Path
+) -> None:
+    found = exchanged(tmp_path, *names)
+    assert [
+        (each.number, str(each.before.relative_to(tmp_path)), list(each.replies), each.by)
+        for each in found
+    ] == expected
+
+
+def test_files_of_which_none_is_the_broadcast_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none of a.pt, b.pt, c.pt .* to before.pt"):
+        exchanged(tmp_path, "a.pt", "b.pt", "c.pt")
+
+
+def test_a_model_is_no_folder_of_updates(tmp_path: Path, said: Said) -> None:
+    save_file({"a": torch.ones(2)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    code, _, error = said("attack", tmp_path, "--model", "tiny-gpt2")
+    assert (code, "is for the captures of another application" in error) == (2, True)
