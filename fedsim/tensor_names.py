@@ -145,7 +145,9 @@ def _tensors(given: Given, what: str) -> Tensors:
     tensors = {}
     for name, value in pairs:
         try:
-            tensors[name] = torch.as_tensor(value).detach().cpu()
+            tensor = torch.as_tensor(value).detach().cpu()
+            # Gradients of an embedding with sparse=True; a pruned weight may be of another layout.
+            tensors[name] = tensor if tensor.layout == torch.strided else tensor.to_dense()
         except (TypeError, ValueError, RuntimeError):
             raise ConfigError(
                 f"{what}: {name!r} is {type(value).__name__}, not a tensor. Leave out parameters "

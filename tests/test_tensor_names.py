@@ -92,3 +92,23 @@ def test_arrays_without_names_may_leave_out_normalisation_or_a_head() -> None:
     for given in (arrays[:-2], [*arrays, *arrays]):
         with pytest.raises(ConfigError, match="tensors came, and the model has 9"):
             named(given, network, "after")
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("layout", ["coo", "csr", "uncoalesced"])
+@pytest.mark.parametrize("by_name", [True, False])
+def test_sparse_gradients_are_read_as_dense_ones(layout: str, by_name: bool) -> None:
+    network = nn.Sequential(nn.Embedding(6, 3, sparse=True), nn.Linear(3, 2))
+    dense = [torch.zeros_like(value) for value in network.parameters()]
+    dense[0][[1, 4]] = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    sparse = dense[0].to_sparse_csr() if layout == "csr" else dense[0].to_sparse()
+    if layout == "uncoalesced":
+        sparse = torch.sparse_coo_tensor(
+            torch.tensor([[4, 1, 4]]), torch.cat([dense[0][[4, 1]] - 1, torch.ones(1, 3)]), (6, 3)
+        )
+        dense[0][1] -= 1
+    listed = [sparse, *dense[1:]]
+    names = [name for name, _ in network.named_parameters()]
+    given = dict(zip(names, listed, strict=True)) if by_name else listed
+    read = named(given, network, "gradients").tensors
+    assert all(torch.equal(read[name], value) for name, value in zip(names, dense, strict=True))

@@ -38,8 +38,8 @@ def observed_statistics(observation: Observation, network: nn.Module) -> Tensors
 
     Raises:
         CannotAttack: the model has no layer that keeps statistics, or more batches went through it
-            than steps were taken, as where a defense takes examples one by one: single images do
-            not have the statistics of a batch.
+            than steps were taken, as where gradients are accumulated or a defense takes examples
+            one by one: these do not have the statistics of a step's batch.
     """
     layers = {
         name: part
@@ -63,8 +63,8 @@ def observed_statistics(observation: Observation, network: nn.Module) -> Tensors
         if (batches := counted_batches(observation, name, layer)) not in {None, steps}:
             raise CannotAttack(
                 f"{name!r} counted {batches} batches in {steps} local steps",
-                "Where a defense takes examples one by one, the statistics are those of single "
-                "images. Set batch_statistics = 0.",
+                "Either there were other steps than are stated, or several batches made one step, "
+                "or a defense takes examples one by one. Set batch_statistics = 0.",
             )
     sent = {k: v for k, v in layers.items() if f"{k}.running_mean" in observation.received}
     return statistics | without_broadcast(observation, sent, steps)

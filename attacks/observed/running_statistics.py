@@ -27,11 +27,28 @@ def tracking_layers(observation: Observation, network: nn.Module) -> dict[str, _
 
 
 def counted_batches(observation: Observation, name: str, layer: _NormBase) -> int | None:
-    """How many batches a layer saw in training; None where its count was not sent, or not kept."""
+    """How many batches a layer saw in training; None where what was sent does not tell.
+
+    A reply that is a fraction is a mean of several clients, and formats of few digits keep no
+    count: bfloat16 makes 256 of 257.
+    """
     counter = f"{name}.num_batches_tracked"
     if counter not in observation.received or isinstance(layer, _InstanceNorm):
         return None
-    return round(float(observation.received[counter] - observation.sent[counter]))
+    after = observation.received[counter]
+    value = float(after)
+    coarse = after.is_floating_point() and value * torch.finfo(after.dtype).eps >= 1
+    if coarse or value != int(value):
+        return None
+    return int(value) - _counted_before(observation, name)
+
+
+def _counted_before(observation: Observation, name: str) -> int:
+    """The count that a layer of the broadcast model has.
+
+    The mean over clients is a fraction, which ``load_state_dict`` cuts to the whole number below.
+    """
+    return int(observation.sent.get(f"{name}.num_batches_tracked", torch.zeros(())))
 
 
 def facts_shown(observation: Observation, network: nn.Module) -> dict[str, Any]:
@@ -42,7 +59,7 @@ def facts_shown(observation: Observation, network: nn.Module) -> dict[str, Any]:
     """
     layers = tracking_layers(observation, network)
     counts = {counted_batches(observation, *layer) for layer in layers.items()} - {None}
-    if observation.kind == "gradient" or len(counts) != 1 or not (count := counts.pop()):
+    if observation.kind == "gradient" or len(counts) != 1 or (count := counts.pop()) < 1:
         return {}
     return {"local_steps": count, "train_mode": True}
 
@@ -62,7 +79,7 @@ def broadcast_and_steps(
         layer: of the broadcast model.
         steps: batches that the layer saw in training.
     """
-    before = float(observation.sent.get(f"{name}.num_batches_tracked", torch.zeros(())))
+    before = _counted_before(observation, name)
     weights = torch.ones(1, dtype=torch.float64)
     for step in range(steps):
         share = layer.momentum

@@ -24,6 +24,10 @@ _PLAIN = 1e-5
 """What float32 leaves of the slopes of a plain cross-entropy."""
 _LEAST = 0.005
 """Share of a label below which it counts as not smoothed."""
+_ABOVE_NOISE = 10
+"""Standard errors, by what of the head's gradient is no slope times an input, above which a share
+is no noise. Of 240 noised updates of hard labels none is called smoothed (without it 14), and of 90
+of smoothed labels all are; half and double of it judge them alike."""
 _FEWEST = 3  # of two, each guess has labels and a smoothing that fit
 _EQUATIONS = 3  # for two unknowns, so that one is left to tell by
 
@@ -38,7 +42,7 @@ def smoothing_note(observation: Observation, task: Task, guess: Batch) -> str:
     slopes = _slopes(observation, task, guess)
     if slopes is None or on_grid(observation.update()):
         return ""  # a grid's rounding looks like a little smoothing
-    reached, softmax, plain = slopes
+    reached, softmax, plain, noise = slopes
     count, classes = reached.shape
     if classes < _FEWEST or count * (classes - 1) < _EQUATIONS:
         return ""
@@ -51,6 +55,8 @@ def smoothing_note(observation: Observation, task: Task, guess: Batch) -> str:
     error = (system @ system.new_tensor([scale, share]) - goal).norm() / goal.norm()
     if error > _UNEXPLAINED or not scale > 0 or not _LEAST < share < 1:
         return ""
+    if share < _ABOVE_NOISE * scale * noise * float(torch.linalg.pinv(system)[1].norm()):
+        return ""
     return (
         f"the client's labels are smoothed by {share:.2g}, which hides a proof: pass a loss that "
         f"smooths them as well (label_smoothing={share:.2g})"
@@ -59,10 +65,10 @@ def smoothing_note(observation: Observation, task: Task, guess: Batch) -> str:
 
 def _slopes(
     observation: Observation, task: Task, guess: Batch
-) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]] | None:
+) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor], float] | None:
     """Slopes and softmax ``(example, class)`` at the head, and the loss's slopes by class.
 
-    None where they cannot be told.
+    With the standard deviation of a slope by noise in the gradient. None where they cannot be told.
     """
     if task.spec.target != "class" or not task.spec.num_classes or not len(guess):
         return None
@@ -90,4 +96,9 @@ def _slopes(
         single = outputs.to(calls[-1].output)
         return output_slopes(task.loss, network, head.layer, single, given).double()
 
-    return (gradient @ torch.linalg.pinv(features)).T, outputs.softmax(1), plain
+    inverse = torch.linalg.pinv(features)
+    reached = (gradient @ inverse).T
+    freedom = gradient.numel() - reached.numel()
+    rest = (gradient - reached.T @ features).norm() / max(freedom, 1) ** 0.5
+    noise = float(rest * inverse.square().mean(1).sum().sqrt()) if freedom else float("inf")
+    return reached, outputs.softmax(1), plain, noise

@@ -260,11 +260,13 @@ class _Update:
             if other.proof.holds or other.proof.error < proof.error / 2:
                 images, labels, times, proof = other.images, other.labels, other.times, other.proof
         size = max(1.0, float(values.abs().max())) if proof.holds else 1.0
+        # As many examples as units or pixels: any column lies in the span, and is no evidence.
+        room = factors.left.shape[1] < min(factors.left.shape[0], factors.right.shape[1])
         agreed = self.signs.agreement(columns)
         spread = 3 * factors.spread(seen)
         sharp = spread <= CUTS.pixel_error * size
         levels: list[Certificate] = [
-            certificate(proof, "in_span" if good else "guess", sharp=bool(right))
+            certificate(proof, "in_span" if good and room else "guess", sharp=bool(right))
             for right, good in zip(sharp, agreed >= CUTS.in_span_agreement, strict=True)
         ]
         places = torch.repeat_interleave(torch.arange(len(times)), times.long().cpu())

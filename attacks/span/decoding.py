@@ -29,6 +29,17 @@ _HIDDEN = (
 )
 
 
+def _full(traces: SoftTraces) -> str:
+    """That the first layer's span tells no word, where it has no room; else empty."""
+    if traces.first is None or not traces.first.full:
+        return ""
+    width = traces.first.seen.width
+    return (
+        f"the tokens fill most of the {width} dimensions that the gradient of "
+        f"{traces.layers.tokens.name!r} shows: their span says nothing of the words"
+    )
+
+
 def decodable(model: AttackedModel) -> bool:
     """Whether a layer before any attention, or its adapters, sent a gradient that can be read."""
     if model.task.spec.target != "class":
@@ -99,6 +110,7 @@ class LikelihoodSearch:
             notes = [_HIDDEN]
         elif level == "guess":
             notes.append(note_of(likely_words(traces, count), task))
+            notes.append(_full(traces))
         notes.append(first_round(observation))
         return Reconstruction(
             batch_of(lines, task, labels),

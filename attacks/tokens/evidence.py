@@ -86,6 +86,15 @@ class Evidence:
         """Whether true tokens are far enough from others for a likelihood ratio."""
         return self.moved.mean - self.true.mean > CUTS.separation and math.isfinite(self.true.mean)
 
+    @property
+    def full(self) -> bool:
+        """Whether the directions leave no bulk to measure the noise on, as none has room.
+
+        The median of the spectrum is then a direction itself, so that a span of nearly all
+        dimensions is cut to half of them, and words of no batch lie as near as its own.
+        """
+        return 2 * (self.seen.rank + 1) >= self.seen.width
+
     def statistic(self, inputs: Tensor) -> Tensor:
         """The log of residual over prediction ``(...)`` of inputs ``(..., width)``."""
         inside = (inputs @ self._basis.to(inputs)).square()
@@ -214,6 +223,11 @@ class AdapterEvidence(Evidence):
     """
 
     parts: Sequence[tuple[Evidence, Tensor | None]] = ()
+
+    @property
+    def full(self) -> bool:
+        """Whether none of the spans has room."""
+        return all(part.full for part, _ in self.parts)
 
     def statistic(self, inputs: Tensor) -> Tensor:
         """Mean over the spans of the log of residual over prediction."""

@@ -91,9 +91,11 @@ def likely_words(traces: SoftTraces, count: int) -> list[tuple[int, float]]:
         count: sentences of the batch.
 
     Returns:
-        Those of at least ``CUTS.least_probability``; none if the first layer says nothing.
+        Those of at least ``CUTS.least_probability``; none if the first layer says nothing, or its
+        span has no room. Where the ``A x`` of adapters have none, 6 of 36 words with .9 and more
+        were in no text, and 10 of 550 where they have, in 78 updates of gpt2-8k.
     """
-    if traces.first is None:
+    if traces.first is None or traces.first.full:
         return []
     probabilities = posterior(traces.statistics[:, traces.words], count)
     order = probabilities.argsort(descending=True).tolist()

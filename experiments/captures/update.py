@@ -240,6 +240,8 @@ def _counted(seen: Observation, network: nn.Module) -> tuple[Observation, str]:
     if "local_steps" in added:
         steps = added["local_steps"]
         note = f"; its normalisation layers counted {steps} batch{'es' * (steps > 1)}"
+        # Gradients of several batches may be accumulated into one step.
+        note += ", taken for as many steps" if steps > 1 else ""
     return replace(seen, knowledge=known.model_copy(update=added)), note
 
 

@@ -161,3 +161,31 @@ def test_closed_form_keeps_the_image_under_smoothed_labels() -> None:
     assert (guess.certified, guess.labels) == ((False,), (3,))
     assert guess.note.count("smoothed by 0.1") == 1
     assert fedsim.score(guess, truth=images(1)).mean("psnr") > 60
+
+
+@pytest.mark.parametrize("scale", [0.5, 1, 2])
+@pytest.mark.parametrize("noise", [1e-5, 1e-4, 5e-4, 2e-3])
+def test_noise_is_not_called_smoothing(
+    noise: float, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = scale * smoothed_labels._ABOVE_NOISE
+    monkeypatch.setattr(smoothed_labels, "_ABOVE_NOISE", above)
+    model, said = net(), 0
+    for seed in range(12):
+        picture = torch.rand(1, *SHAPE, generator=torch.Generator().manual_seed(seed))
+        label = torch.tensor([seed % 5])
+        for client in (loss, smoothed):
+            value = client(model, Batch(picture, label))
+            exact = torch.autograd.grad(value, list(model.parameters()))
+            rng = torch.Generator().manual_seed(100 + seed)
+            blurred = noise if client is loss else 0.0
+            noised = [v + blurred * torch.randn(v.shape, generator=rng) for v in exact]
+            facts: dict[str, Any] = {"image_shape": SHAPE, "num_examples": 1}
+            victim = fedsim.Update.of(model, gradients=noised, loss=loss, **facts)
+            image = (noised[0].T @ noised[1] / noised[1].square().sum()).reshape(1, *SHAPE)
+            note = smoothed_labels.smoothing_note(
+                victim.observation, victim.task, Batch(image, label)
+            )
+            assert bool(note) == (client is smoothed)
+            said += bool(note)
+    assert said == 12

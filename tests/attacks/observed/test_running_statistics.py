@@ -6,16 +6,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.observed.running_statistics import (
     MEAN,
     VARIANCE,
     broadcast_and_steps,
     counted_batches,
+    facts_shown,
     tracking_layers,
     without_broadcast,
 )
+from fedsim.capture import CaptureKey, Observation
+from fedsim.knowledge import Knowledge
 from fedsim.types import Batch
 from tests.attacks.normalised import normalised, train_client
 
@@ -75,3 +78,65 @@ def test_weights_add_up_and_older_batches_count_less_where_they_do(pictures: Pic
     assert broadcast_and_steps(seen, "4", layers["4"], 2).tolist() == pytest.approx(
         [0.49, 0.21, 0.3]
     )
+
+
+def counted_from(sent: Tensor, received: Tensor) -> int | None:
+    """What a layer counted whose counters crossed the wire as these."""
+    network = nn.Sequential(nn.BatchNorm1d(3))
+    names = ("0.running_mean", "0.num_batches_tracked")
+    before = dict(zip(names, (torch.zeros(3), sent), strict=True))
+    after = dict(zip(names, (torch.ones(3), received), strict=True))
+    key = CaptureKey(round=2, client=0)
+    seen = Observation(key, before, after, "weights", Knowledge())
+    shown = facts_shown(seen, network)
+    count = counted_batches(seen, "0", network[0])  # type: ignore[arg-type]
+    assert shown == ({"local_steps": count, "train_mode": True} if count else {})
+    return count
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "count"),
+    [
+        (5.75, 9.0, 4),  # the mean of 6, 5 and 6 batches; a client loads 5
+        (5.999, 9.0, 4),
+        (5.25, 6.0, 1),
+        (5.0, 9.0, 4),
+        (5.0, 9.5, None),  # itself a mean, of several clients
+        (5.0, 5.0, 0),
+    ],
+)
+def test_a_mean_of_counters_is_cut_as_torch_cuts_it(
+    sent: float, received: float, count: int | None
+) -> None:
+    assert counted_from(torch.tensor(sent), torch.tensor(received)) == count
+    if count:
+        loaded = nn.BatchNorm1d(3)
+        loaded.load_state_dict(loaded.state_dict() | {"num_batches_tracked": torch.tensor(sent)})
+        assert loaded.num_batches_tracked is not None
+        assert int(loaded.num_batches_tracked) + count == received
+
+
+@pytest.mark.parametrize(
+    ("dtype", "received", "count"),
+    [
+        (torch.bfloat16, 120.0, 4),
+        (torch.bfloat16, 260.0, None),
+        (torch.float16, 1000.0, 4),
+        (torch.float16, 2052.0, None),
+        (torch.float32, 2052.0, 4),
+        (torch.int64, 2052.0, 4),
+    ],
+)
+def test_no_count_is_read_where_the_format_holds_none(
+    dtype: torch.dtype, received: float, count: int | None
+) -> None:
+    sent = torch.tensor(received - 4)
+    assert counted_from(sent.to(dtype), torch.tensor(received).to(dtype)) == count
+
+
+def test_the_share_of_the_broadcast_is_by_the_count_that_was_loaded() -> None:
+    layer = nn.BatchNorm1d(3, momentum=None)
+    sent = {"0.num_batches_tracked": torch.tensor(5.75)}
+    seen = Observation(CaptureKey(round=2, client=0), sent, {}, "weights", Knowledge())
+    weights = broadcast_and_steps(seen, "0", layer, 1)
+    assert weights.tolist() == pytest.approx([5 / 6, 1 / 6])

@@ -8,10 +8,12 @@ from scipy.stats import binom
 from torch import Tensor
 
 from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.soft_traces import soft_traces
+from attacks.tokens.soft_traces import SoftTraces, soft_traces
 from attacks.tokens.word_posterior import likely_words, note_of, posterior
+from fedsim.capture import Observation
 from fedsim.tasks.text import TextTask
-from tests.attacks.victims import Victim, tokens, trained
+from tests.attacks.adapted import adapted
+from tests.attacks.victims import Victim, lines, tokens, trained
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
 HELD_OUT = range(20, 40)
@@ -87,3 +89,27 @@ def test_the_note() -> None:
     assert many.startswith("40 words with p >= 0.9: ")
     assert many.endswith(", ...")
     assert many.count(repr(words[0])) == 12
+
+
+@pytest.mark.parametrize("rank", [4, 8, 12])
+def test_no_word_is_likely_where_adapters_have_no_room(rank: int) -> None:
+    """``B`` is 0 at first, so that ``A x`` alone leaks; a span of all of it holds any word."""
+    victim = adapted("tiny-gpt2", rank, 0)
+    for row in range(6):
+        seen, truth = victim.capture([row])
+        assert len(lines(truth)[0]) > rank
+        assert not likely_words(traces_of(victim, seen), 1)
+
+
+def test_words_are_likely_where_adapters_have_room() -> None:
+    victim, called, right = adapted("tiny-gpt2", 32, 0), 0, 0
+    for row in range(6):
+        seen, truth = victim.capture([row])
+        sure = [word for word, p in likely_words(traces_of(victim, seen), 1) if p >= 0.9]
+        called, right = called + len(sure), right + sum(word in tokens(truth) for word in sure)
+    assert right >= max(1, 0.88 * called)
+
+
+def traces_of(victim: Victim, seen: Observation) -> SoftTraces:
+    assert isinstance(victim.task, TextTask)
+    return soft_traces(AttackedModel.of(seen, victim.task), rows=True)
