@@ -58,7 +58,8 @@ def facts_shown(observation: Observation, network: nn.Module) -> dict[str, Any]:
     of them counted as many, as the mean of several clients may not.
     """
     layers = tracking_layers(observation, network)
-    counts = {counted_batches(observation, *layer) for layer in layers.items()} - {None}
+    every = (counted_batches(observation, *layer) for layer in layers.items())
+    counts = {count for count in every if count is not None}
     if observation.kind == "gradient" or len(counts) != 1 or (count := counts.pop()) < 1:
         return {}
     return {"local_steps": count, "train_mode": True}
