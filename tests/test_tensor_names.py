@@ -95,6 +95,7 @@ def test_arrays_without_names_may_leave_out_normalisation_or_a_head() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("layout", ["coo", "csr", "uncoalesced"])
 @pytest.mark.parametrize("by_name", [True, False])
 def test_sparse_gradients_are_read_as_dense_ones(layout: str, by_name: bool) -> None:
