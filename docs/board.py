@@ -9,8 +9,8 @@ from pathlib import Path
 from docs.measured import RESULTS, Columns, ResultFile, Row, read, significant
 from docs.recorded import origin, write
 from experiments.extras.arena.records import GRADE, Grade, GradedNumber
-from experiments.plan.folder import read_provenance
 from experiments.wording.names import title
+from fedsim.api.run import read_provenance
 from fedsim.files import read_record
 
 NAME = "arena"

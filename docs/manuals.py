@@ -17,13 +17,13 @@ from experiments.plan.config import ExperimentConfig
 from experiments.preview import catalog
 from experiments.preview.describe import Option, manual
 from experiments.stages.coverage import Coverage
-from experiments.stages.rows import columns
 from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
 from fedsim.capture import CaptureRecord
 from fedsim.config_section import ConfigSection
 from fedsim.records import JobRecord, ScoreRow, SimulationRecord, UtilityRow
+from fedsim.rows import columns
 from fedsim.tasks.base import TaskSpec
 from fedsim.truth import TruthRecord
 

@@ -11,9 +11,9 @@ import tomli_w
 
 from docs.measured import HEADLINES, RESULTS, read
 from experiments.plan.config import shipped
-from experiments.plan.toml_source import read_toml
 from experiments.wording.names import duration
 from fedsim.files import write_bytes
+from fedsim.toml_source import read_toml
 
 ESTIMATES = RESULTS / "estimates.toml"
 RUN = re.compile(r"fedsim (?:run|calibrate|seal) ([\w-]+)([^;]*)")

@@ -19,12 +19,11 @@ from experiments.bounds.audit import AuditRecord
 from experiments.bounds.records import LimitsRecord
 from experiments.plan.folder import Run
 from experiments.report.naming import attack_label, attack_name, named_place, unit_of
-from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import settings, title, told_apart
 from fedsim.files import read_record, read_text
 from fedsim.metrics import METRICS
-from fedsim.records import STATUSES, ScoreRow
+from fedsim.records import STATUSES
 
 
 class Value(NamedTuple):
@@ -225,9 +224,8 @@ def _inferred(run: Run) -> Iterator[Value]:
     cells = {cell.name: cell.config for cell in run.cells}
     where = settings(cells, {cell.name: cell.experiment.name for cell in run.cells})
     configs = {where[name]: config for name, config in cells.items()}
-    for kind in ("membership", "properties"):
-        path = run.root / f"{kind}.parquet"
-        for finding in inferred(read_rows(path, ScoreRow), where, cells) if path.exists() else ():
+    for rows in (run.membership, run.properties):
+        for finding in inferred(rows, where, cells):
             task, when = (
                 configs[finding.setting].task,
                 f", round {finding.round}" if finding.round else "",

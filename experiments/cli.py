@@ -16,12 +16,10 @@ from experiments.commands.check import check
 from experiments.commands.describe import describe
 from experiments.commands.diff import diff
 from experiments.commands.doctor import doctor
-from experiments.commands.evidence import evidence
 from experiments.commands.export import export
 from experiments.commands.grade import grade
 from experiments.commands.help_page import Chapters, advice
 from experiments.commands.init import init
-from experiments.commands.lab import lab
 from experiments.commands.limits import limits
 from experiments.commands.list import list_
 from experiments.commands.ls import ls
@@ -37,6 +35,7 @@ from experiments.commands.seal import seal
 from experiments.commands.show import show
 from experiments.commands.submit import submit
 from experiments.commands.watch import watch
+from experiments.extras.evidence.command import evidence
 from experiments.origin import check_origin
 from fedsim import __version__
 from fedsim.errors import FedsimError, Interrupted, Terminated
@@ -82,7 +81,7 @@ for _stage, _sentence in (
 for _command in (
     *(show, watch, prepare, prior, init),
     *(play, calibrate, check, diff, doctor, limits, audit, evidence),
-    *(seal, submit, grade, lab),
+    *(seal, submit, grade),
     *(ls, rm, export),
     *(describe, schema, new),
 ):

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from attacks.scheduling.ledger import Ledger
 from experiments.console import Console
 from experiments.plan.cells import Cell
-from experiments.plan.folder import Run, RunStage, note_provenance, read_provenance
-from experiments.plan.unfinished import continuation
+from experiments.plan.folder import Run, RunStage, note_provenance
 from experiments.stages.attack import Attackers, attackers
 from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
+from fedsim.api.unfinished import continuation
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import remove_temporaries
 from fedsim.records import shown
@@ -145,22 +145,24 @@ def execute(
             if not (run.root / "scores.parquet").exists():
                 raise StoreError(f"{run.root}: nothing is scored. {continuation(run.root)}")
 
-            write = partial(_judge_and_write, run.root, console, full=full, redact=redact)
-            outcome.partial = str(scored_progress(read_provenance(run.root)))
+            write = partial(_judge_and_write, run, console, full=full, redact=redact)
+            outcome.partial = str(scored_progress(run.provenance))
             outcome.page = _timed(run, "report", write)
             outcome.answer = headline(run.root)
     outcome.seconds = time.monotonic() - started
     return outcome
 
 
-def _judge_and_write(root: Path, console: Console, *, full: bool, redact: bool) -> Path:
+def _judge_and_write(run: Run, console: Console, *, full: bool, redact: bool) -> Path:
+    from experiments.report.assessment import write_findings
     from experiments.report.report import write_report
     from experiments.report.summary_file import write_summary
 
     console.expect("report", 3)
-    findings = write_summary(root)
+    findings = write_summary(run.root)
+    write_findings(run, findings.sections)
     console.advance("report", "numbers")
-    return write_report(root, findings, full=full, redact=redact, console=console)
+    return write_report(run.root, findings, full=full, redact=redact, console=console)
 
 
 def _timed(

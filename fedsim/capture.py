@@ -10,14 +10,16 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
 from fedsim.errors import StoreError
 from fedsim.files import Record, Sealed, load_tensors, read_record
 from fedsim.knowledge import Knowledge
-from fedsim.types import Batch, Tensors
+
+if TYPE_CHECKING:  # which imports torch
+    from fedsim.types import Batch, Tensors
 
 Kind: TypeAlias = Literal["weights", "difference", "pseudo-gradient", "gradient"]
 """What a reply holds: trained weights, these less what was sent, what was sent less these (Reddi et
@@ -142,6 +144,9 @@ class Observation:
         >>> import torch
         >>> from fedsim.capture import CaptureKey, Observation
         >>> from fedsim.knowledge import Knowledge
+
+    if TYPE_CHECKING:  # which imports torch
+    from fedsim.types import Batch, Tensors
         >>> seen = Observation(
         ...     key=CaptureKey(round=1, client=3),
         ...     sent={"weight": torch.tensor([1.0, 2.0])},
@@ -292,6 +297,8 @@ class CaptureStore:
 
 def batch_from(tensors: Tensors) -> Batch:
     """Batch from the tensors ``inputs``, ``labels`` and, for text, ``mask`` and ``types``."""
+    from fedsim.types import Batch
+
     return Batch(tensors["inputs"], tensors["labels"], tensors.get("mask"), tensors.get("types"))
 
 

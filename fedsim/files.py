@@ -41,6 +41,12 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
+class Data(Record):
+    """A record that writes infinities as strings, so that its file is strict JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
 class Sealed(Record):
     """A record that is written with the hash of its other fields, against damage and edited digits.
 

@@ -13,6 +13,8 @@ from fedsim.knowledge import Fact
 
 Status: TypeAlias = Literal["done", "skipped", "failed", "timeout", "exhausted", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)
+State: TypeAlias = Literal["queued", "running", "done", "skipped", "failed", "timeout", "exhausted"]
+"""Of a row of the ledger."""
 UNFINISHED = "unfinished: the clock ended it"
 """Begins the reason of a job with the status ``timeout``."""
 LOST: frozenset[Status] = frozenset({"failed", "timeout", "exhausted"})

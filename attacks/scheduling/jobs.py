@@ -18,7 +18,6 @@ from fedsim.errors import ConfigError, StoreError
 from fedsim.files import load_tensors, read_record, write_json
 from fedsim.records import UNFINISHED, JobRecord, Status
 
-State: TypeAlias = Literal["queued", "running", "done", "skipped", "failed", "timeout", "exhausted"]
 Phase: TypeAlias = Literal["load", "wait", "prepare", "reconstruct"]
 Change: TypeAlias = Literal["queued", "running", "settled"]
 

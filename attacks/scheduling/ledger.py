@@ -8,12 +8,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from attacks.scheduling.jobs import JobSpec, State, discard, settled
+from attacks.scheduling.jobs import JobSpec, discard, settled
 from attacks.scheduling.run_lock import lock_run
+from fedsim.api.ledger import LedgerRow, broken, open_ledger, rows_of
 from fedsim.devices import machine
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import SCHEMA, unwritable
@@ -36,78 +37,6 @@ CREATE TABLE job (
 _WHERE = "WHERE cell = ? AND label = ? AND round = ? AND client = ?"
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
-    """One job key.
-
-    Attributes:
-        attempts: number of starts, including those of commands that were killed.
-        started: Unix time; None before the first start.
-        ended: Unix time; None until the state is final.
-        worker: ``<process id>@<machine>`` of the last attempt, the latter as a hash.
-    """
-
-    cell: str
-    label: str
-    round: int
-    client: int
-    state: State
-    reason: str
-    seconds: float
-    peak_bytes: int
-    attempts: int
-    started: float | None
-    ended: float | None
-    worker: str
-
-
-def read_ledger(path: Path) -> list[LedgerRow]:
-    """All rows of a ledger; safe while another process writes it."""
-    if not path.exists():
-        raise StoreError(f"{path}: the file is missing. Run the attack stage first.")
-    with closing(_open(path)) as connection:
-        return _rows(connection)
-
-
-def _rows(connection: sqlite3.Connection) -> list[LedgerRow]:
-    columns = ", ".join(LedgerRow.__slots__)
-    query = f"SELECT {columns} FROM job ORDER BY cell, label, round, client"
-    return [LedgerRow(*row) for row in connection.execute(query)]
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    try:
-        connection = sqlite3.connect(path, check_same_thread=False, timeout=30)
-    except sqlite3.OperationalError as error:
-        raise unwritable(path, str(error)) from None
-    try:
-        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        if isinstance(error, sqlite3.OperationalError):  # the disk; the file may be whole
-            raise unwritable(path, str(error)) from None
-        raise StoreError(_broken(path, str(error))) from None
-    if verdict != "ok":
-        connection.close()
-        raise StoreError(_broken(path, str(verdict).splitlines()[0]))
-    if tables and version != SCHEMA:
-        connection.close()
-        raise StoreError(
-            f"{path}: the ledger has version {version}, and this fedsim writes {SCHEMA}. "
-            "Use the fedsim that wrote the run, or start a new run folder."
-        )
-    return connection
-
-
-def _broken(path: Path, fault: str) -> str:
-    return (
-        f"{path}: not a whole ledger ({fault}). "
-        "Move the file away and run the attack stage again; finished jobs are found on disk."
-    )
-
-
 class Ledger:
     """The one writer of ``jobs.sqlite``; its methods may be called from several threads.
 
@@ -126,7 +55,7 @@ class Ledger:
         self._thread_lock = threading.Lock()
         self._run_lock = lock_run(path)
         try:
-            self._connection = _open(path)
+            self._connection = open_ledger(path)
         except StoreError:
             self._run_lock.close()
             raise
@@ -154,7 +83,7 @@ class Ledger:
     def rows(self) -> list[LedgerRow]:
         """All rows, by cell, label, round and client."""
         with self._thread_lock:
-            return _rows(self._connection)
+            return rows_of(self._connection)
 
     def claim(self, spec: JobSpec, *, retry_failed: bool = False) -> list[JobRecord] | None:
         """The records of the job if they are on disk; otherwise None, and the job is queued.
@@ -234,7 +163,7 @@ class Ledger:
             except sqlite3.OperationalError as error:
                 raise unwritable(self.path, str(error)) from None
             except sqlite3.IntegrityError as error:  # made by a fedsim with fewer states
-                raise StoreError(_broken(self.path, str(error))) from None
+                raise StoreError(broken(self.path, str(error))) from None
 
     def _first(self, spec: JobSpec) -> tuple[str | None, int]:
         """Options and attempts of the job; the keys of a group share them."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from fedsim.errors import StoreError
-from fedsim.plain_files import open_lock, open_plain
+from fedsim.plain_files import open_lock
 
 _TRIES, _GLANCE = 5, 0.02
 """Who only looks whether the run is locked holds the lock for less than so many seconds."""
@@ -36,19 +36,3 @@ def lock_run(path: Path) -> IO[str]:
             return lock
     lock.close()
     raise StoreError(f"{path}: another process is at work on this run. Wait for it, or stop it.")
-
-
-def locked(path: Path) -> bool:
-    """Whether a process is at work on the run; for a moment, this takes the lock itself.
-
-    Args:
-        path: of the ledger.
-    """
-    try:
-        with open_plain(path.with_suffix(".lock")) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False

@@ -13,18 +13,17 @@ import pandas as pd
 
 from experiments.analysis.findings import HEADLINE, Findings, TaskFindings
 from experiments.analysis.frames import score_frame
-from experiments.analysis.keys import Data, DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Scored, Values, difference, estimate, scored
 from experiments.analysis.statistics import Estimate
 from experiments.analysis.summary import SectionKey
-from experiments.plan.unfinished import to_report
-from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import differing, show, title, told_apart
+from fedsim.api.run import RunFolder
+from fedsim.api.unfinished import to_report
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import read_record
-from fedsim.records import ScoreRow
+from fedsim.files import Data, read_record
 
 _ROUNDING = 1e-9
 Pair: TypeAlias = tuple[Scored, Scored]
@@ -188,7 +187,7 @@ def sections(run: Path) -> dict[SectionKey, Side]:
     """
     if not (run / "summary.json").exists():
         raise StoreError(f"{run}: has no report. {to_report(run)}")
-    rows, sides = read_rows(run / "scores.parquet", ScoreRow), {}
+    rows, sides = RunFolder(run).scores, {}
     for section in read_record(run / "summary.json", Findings).sections:
         labels = {cell: place.setting for cell, place in section.by_cell.items()}
         frame = score_frame((row for row in rows if row.cell in labels), labels)

@@ -6,9 +6,10 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from experiments.analysis.keys import Data, Placed
+from experiments.analysis.keys import Placed
 from experiments.analysis.membership import Finding
 from experiments.analysis.statistics import Difference, Estimate
+from fedsim.files import Data
 from fedsim.records import AttackKey
 
 Word: TypeAlias = Literal[

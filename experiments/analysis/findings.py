@@ -10,11 +10,11 @@ from typing import TypeAlias
 from pydantic import Field
 
 from experiments.analysis.evidence import SectionEvidence
-from experiments.analysis.keys import Data, DefenseInSetting, Placed
+from experiments.analysis.keys import DefenseInSetting, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
 from experiments.plan.config import VerdictRule
-from fedsim.files import SCHEMA, Sealed
+from fedsim.files import SCHEMA, Data, Sealed
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, AttackKey, Modality
 
 Spread: TypeAlias = tuple[float, float | None, float | None]

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis.keys import VictimKey
-from experiments.stages.rows import columns
 from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow, UtilityRow
+from fedsim.rows import columns
 
 PLACE = ["setting", "defense", "defense_options"]
 """Columns of a ``DefenseInSetting``."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pydantic import ConfigDict
-
-from fedsim.files import Record
+from fedsim.files import Data
 
 
 class FamilyKey(NamedTuple):
@@ -62,12 +60,6 @@ class VictimKey(NamedTuple):
 def undefended(places: Iterable[DefenseInSetting]) -> dict[str, DefenseInSetting]:
     """Setting -> its undefended cells, for the settings that have some."""
     return {place.setting: place for place in places if place.defense == "none"}
-
-
-class Data(Record):
-    """A record that writes infinities as strings, so that its file is strict JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class Placed(Data):

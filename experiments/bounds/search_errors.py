@@ -26,8 +26,8 @@ from experiments.plan.cells import Cell
 from experiments.plan.entries import entries
 from experiments.stages.attack import jobs
 from experiments.stages.coverage import THRESHOLDS
-from experiments.stages.guesses import matched, read_guess
-from experiments.stages.victims import Victims
+from fedsim.api.guesses import matched, read_guess
+from fedsim.api.victims import Victims
 from fedsim.build import build
 from fedsim.capture import CaptureKey
 from fedsim.metrics import METRICS
@@ -85,7 +85,7 @@ class _Gain(NamedTuple):
 
 
 def _gain(
-    victims: Victims, task: Task, attack: Attack, spec: JobSpec, key: CaptureKey
+    victims: Victims[Cell], task: Task, attack: Attack, spec: JobSpec, key: CaptureKey
 ) -> _Gain | None:
     """None without a guess of as many rows, or where the attack does not compare them."""
     stored, truth = read_guess(victims, spec.label, key), _in_order(victims, key)
@@ -104,7 +104,7 @@ def _gain(
     return _Gain(recovered, objectives[0] - objectives[1])
 
 
-def _in_order(victims: Victims, key: CaptureKey) -> Batch:
+def _in_order(victims: Victims[Cell], key: CaptureKey) -> Batch:
     """The private rows in the order in which the client first used them."""
     batch = victims.batch(key)
     used = dict.fromkeys(place for step in victims.records[key].steps for place in step)

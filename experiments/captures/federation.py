@@ -13,7 +13,6 @@ from typing import Any
 
 from experiments.captures.captured import captured
 from experiments.plan.config import find, parse_experiment
-from experiments.plan.toml_source import read_toml
 from fedsim.capture import CaptureRecord, CaptureStore, Observation
 from fedsim.errors import ConfigError, FedsimError
 from fedsim.files import write_bytes
@@ -22,6 +21,7 @@ from fedsim.models.lora import is_adapter
 from fedsim.named_code import is_named
 from fedsim.tasks import read_spec
 from fedsim.tasks.base import TaskSpec, load_state, state
+from fedsim.toml_source import read_toml
 from fedsim.types import Tensors
 
 _COUNTER = "num_batches_tracked"

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from experiments.captures.disclosures import Disclosure
 from experiments.captures.findings import Findings, sure
 from experiments.captures.run import Outcome, efforts, is_scored, outcomes, read_intake
-from experiments.plan.folder import Run, read_provenance
+from experiments.plan.folder import Run
 from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.page import SCRIPT, environment
 from experiments.report.tables import Table
@@ -21,6 +21,7 @@ from experiments.stages.png import png
 from experiments.wording.catalogue import sentence
 from experiments.wording.names import title
 from experiments.wording.prose import capital, counted
+from fedsim.api.run import read_provenance
 from fedsim.capture import CaptureKey
 from fedsim.files import write_bytes
 from fedsim.knowledge import FACTS, PASSED

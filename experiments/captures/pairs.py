@@ -24,7 +24,6 @@ from pydantic import Field, ValidationError
 from experiments.captures import MANIFEST, SUFFIXES
 from experiments.captures.saving import save_capture
 from experiments.captures.tensor_files import read_state_dict
-from experiments.plan.toml_source import read_toml
 from fedsim.build import explain, suggest
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
 from fedsim.config_section import ConfigSection
@@ -34,6 +33,7 @@ from fedsim.knowledge import FACTS, Knowledge
 from fedsim.named_code import is_named
 from fedsim.plain_files import check_folder, digest_plain
 from fedsim.reply_kind import hides_its_sign, kind_of
+from fedsim.toml_source import read_toml
 from fedsim.truth import TruthStore
 from fedsim.types import Batch, Tensors
 from fedsim.visible import say

@@ -24,8 +24,6 @@ from experiments.captures.saving import save_capture
 from experiments.plan.cells import Cell
 from experiments.plan.config import AttackStage, ExperimentConfig, Plan
 from experiments.plan.folder import Run
-from experiments.stages.attack import guess_folder
-from experiments.stages.rows import read_rows
 from experiments.wording.catalogue import sentence
 from experiments.wording.prose import capital
 from fedsim.capture import CaptureKey, CaptureStore, batch_from, client_of
@@ -37,7 +35,7 @@ from fedsim.knowledge import FACTS, Knowledge
 from fedsim.manifest import hashes
 from fedsim.metrics import METRICS
 from fedsim.plain_files import make_private
-from fedsim.records import UNFINISHED, JobRecord, ScoreRow, SimulationRecord
+from fedsim.records import UNFINISHED, JobRecord, SimulationRecord
 from fedsim.server_knows import ServerKnows
 from fedsim.tasks import save_task
 from fedsim.tasks.base import Task
@@ -301,7 +299,7 @@ def outcomes(run: Run, task: Task) -> Iterator[Outcome]:
                 JobRecord(key=key, attack=name, status="skipped", reason=reason), None, None
             )
         for key in cell.captures.keys():
-            path = guess_folder(cell, name) / f"{key}.json"
+            path = cell.guess_folder(name) / f"{key}.json"
             if path.exists():
                 yield _outcome(path, task, fits, findings)
 
@@ -355,8 +353,7 @@ def write_fits(run: Run, fits: Mapping[str, Fit | None]) -> None:
 
 def is_scored(run: Run) -> bool:
     """Whether the latest attacks are scored."""
-    path = run.root / "scores.parquet"
-    rows = read_rows(path, ScoreRow) if path.exists() else []
+    rows = run.scores if (run.root / "scores.parquet").exists() else []
     return any(row.cell == run.cells[0].name for row in rows)
 
 

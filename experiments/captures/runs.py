@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.plan.unfinished import continuation, to_report
+from fedsim.api.run import Run
+from fedsim.api.unfinished import to_report
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 
@@ -90,16 +91,8 @@ def load(folder: Path | str, *, controls: bool = False) -> RunFrames:
         >>> run = fedsim.load("runs/quickstart")  # doctest: +SKIP
         >>> print(run.table().to_latex())  # doctest: +SKIP
     """
-    from experiments.plan.folder import check_version
-    from experiments.stages.rows import read_frame  # imports torch, and the command line this
-    from fedsim.records import ScoreRow, UtilityRow
-
-    root = Path(folder)
-    check_version(root)
-    if not (root / "scores.parquet").exists():
-        raise StoreError(f"{root}: nothing is scored. {continuation(root)}")
-    scores = read_frame(root / "scores.parquet", ScoreRow)
-    utility = read_frame(root / "utility.parquet", UtilityRow)
+    run = Run.open(folder)
+    scores, utility = run.frames()
     if not controls:
         scores = scores[(scores.control == "none") & (scores.probe == "none")]
-    return RunFrames(root, scores.reset_index(drop=True), utility)
+    return RunFrames(run.root, scores.reset_index(drop=True), utility)

@@ -15,7 +15,6 @@ from experiments.plan.cells import Cell
 from experiments.plan.folder import note_provenance
 from experiments.stages.integrity import seal_truth
 from experiments.stages.membership import content
-from experiments.stages.rows import read_rows
 from fedsim.capture import CaptureStore
 from fedsim.errors import StoreError
 from fedsim.plain_files import check_folder
@@ -58,7 +57,7 @@ def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
     _copy_truth(private, run.cells[0], task)
     execute(run, ("score", "report"), quiet=True)
     write_page(run, task)
-    return means(read_rows(run.root / "scores.parquet", ScoreRow), task)
+    return means(run.scores, task)
 
 
 def _copy_truth(private: TruthStore, cell: Cell, task: Task) -> None:
@@ -114,7 +113,7 @@ def report_captures(folder: Path) -> pd.DataFrame:
     table = sorted(efforts(list(outcomes(run, task))), key=lambda effort: effort.attack)
     frame = pd.DataFrame(table).rename(columns={"null": "cosine (null)"})
     if is_scored(run):
-        scores = read_rows(run.root / "scores.parquet", ScoreRow)
+        scores = run.scores
         frame = frame.merge(means(scores, task), on="attack", how="left")
         execute(run, ("report",), quiet=True)
     else:

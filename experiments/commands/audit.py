@@ -67,16 +67,12 @@ def audit(
     run = Invocation(experiment).run(())
     from experiments.analysis.membership import inferred
     from experiments.bounds.audit import audit as plant
-    from experiments.stages.rows import read_rows
     from experiments.wording.names import settings
-    from fedsim.records import ScoreRow
 
     configs = {cell.name: cell.config for cell in run.cells}
     labels = settings(configs, {cell.name: cell.experiment.name for cell in run.cells})
     findings = {}
-    for kind in ("membership", "properties"):
-        path = run.root / f"{kind}.parquet"
-        rows = read_rows(path, ScoreRow) if path.exists() else []
+    for kind, rows in {"membership": run.membership, "properties": run.properties}.items():
         findings[kind] = inferred(rows, labels, configs)
     measured = plant(run, canaries)
     if as_json:

@@ -119,12 +119,11 @@ def check(
 def _scores(run: Path) -> pd.DataFrame:
     """All rows of a run, told apart by setting."""
     from experiments.analysis.frames import score_frame
-    from experiments.stages.rows import read_rows
     from experiments.wording.names import settings
-    from fedsim.records import ScoreRow
+    from fedsim.api.run import RunFolder
 
     load(run)  # says what is wrong with the folder
-    rows = read_rows(run / "scores.parquet", ScoreRow)
+    rows = RunFolder(run).scores
     cells = {cell.name: cell.config for cell in Run.open(run).cells}
     return score_frame(rows, settings(cells, {row.cell: row.run for row in rows}))
 

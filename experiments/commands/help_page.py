@@ -14,7 +14,7 @@ CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "Simulate": ("run", "watch", "show", "simulate", "prepare", "prior", "init"),
     "Attack": ("attack", "score", "report", "open", "play"),
     "Judge": ("calibrate", "check", "diff", "doctor", "limits", "audit", "evidence"),
-    "Compete": ("seal", "submit", "grade", "lab"),
+    "Compete": ("seal", "submit", "grade"),
     "Manage": ("ls", "rm", "export"),
     "Look up": ("list", "describe", "schema"),
     "Extend": ("new",),

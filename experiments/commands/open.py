@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from experiments.browser import show_page
 from experiments.commands.parameters import RunFolder
-from experiments.plan.folder import check_version
-from experiments.plan.unfinished import to_report
+from fedsim.api.run import check_version
+from fedsim.api.unfinished import to_report
 from fedsim.errors import StoreError
 from fedsim.visible import say
 

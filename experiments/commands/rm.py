@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from experiments.commands.parameters import RunFolder
-from experiments.plan.folder import check_version
+from fedsim.api.run import check_version
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 

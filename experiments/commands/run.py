@@ -34,7 +34,7 @@ from experiments.commands.show import show
 from experiments.mirror import is_url, working_folder
 from experiments.plan.config import find
 from experiments.plan.folder import STAGES, RunStage
-from experiments.plan.unfinished import continuation
+from fedsim.api.unfinished import continuation
 from fedsim.errors import ConfigError, Interrupted, Terminated
 from fedsim.visible import say
 

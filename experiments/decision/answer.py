@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from experiments.analysis.keys import Data
 from experiments.analysis.statistics import Difference
 from experiments.decision.search import Word
-from fedsim.files import Sealed
+from fedsim.files import Data, Sealed
 
 Outcome: TypeAlias = Literal["holds", "costs too much", "open", "leaks"]
 """Of a family: its weakest strength that holds is affordable, or is not; none is shown to hold; or

@@ -39,9 +39,9 @@ from experiments.plan.entries import entries
 from experiments.plan.folder import Run
 from experiments.stages.attack import attackers
 from experiments.stages.privacy import owned
-from experiments.stages.victims import Victims
 from experiments.wording.defense_names import NO_DEFENSE
 from experiments.wording.names import options
+from fedsim.api.victims import Victims
 from fedsim.files import remove_temporaries
 from fedsim.records import PRIOR_ONLY
 from fedsim.visible import say

@@ -13,8 +13,6 @@ from experiments.analysis.statistics import paired_difference
 from experiments.decision.answer import Cost
 from experiments.plan.cells import Cell
 from fedsim.errors import ConfigError
-from fedsim.files import read_record
-from fedsim.records import SimulationRecord
 
 _BY_RATIO = frozenset({"perplexity"})
 
@@ -24,7 +22,7 @@ def at_end(cell: Cell) -> dict[str, float]:
 
     Single rounds of SGD scatter by more than most defenses cost.
     """
-    points = read_record(cell.folder / "simulation.json", SimulationRecord).utility
+    points = cell.simulation.utility
     rounds = sorted({point.round for point in points})
     window = set(rounds[-max(1, len(rounds) // 10) :])
     by_measure: dict[str, list[float]] = defaultdict(list)
@@ -36,7 +34,7 @@ def at_end(cell: Cell) -> dict[str, float]:
 
 def at_start(cell: Cell) -> dict[str, float]:
     """Measure -> its value before training."""
-    points = read_record(cell.folder / "simulation.json", SimulationRecord).utility
+    points = cell.simulation.utility
     return {point.metric: point.value for point in points if point.round == 0}
 
 

@@ -22,7 +22,7 @@ from experiments.plan.entries import Entry, allows_for, entries
 from experiments.stages.attack import Attackers
 from experiments.stages.coverage import THRESHOLDS, is_exact
 from experiments.stages.score import Scorer
-from experiments.stages.victims import Victims
+from fedsim.api.victims import Victims
 from fedsim.capture import CaptureKey
 from fedsim.records import LOST, MAIN, PRIOR_ONLY, ScoreRow, shown
 

@@ -8,61 +8,32 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.plan.config import ExperimentConfig, Plan, parse_experiment
 from experiments.plan.levels import check_levels, contradiction
 from experiments.plan.overrides import set_value
+from fedsim.api.cell import CellFolder
 from fedsim.build import build, registry, suggest
 from fedsim.cell import CellConfig
 from fedsim.errors import ConfigError
 from fedsim.files import write_json
-
-if TYPE_CHECKING:
-    from fedsim.capture import CaptureStore
-    from fedsim.truth import TruthStore
 
 _SWEPT = ("task", "auxiliary", "federation", "server_knows", "capture", "probes", "candidates")
 _ENGINE = {"engine", "client_workers", "client_timeout", "client_gpus"}
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One simulation and the attacks on it.
+class Cell(CellFolder):
+    """A cell's folder, the experiment that it is of, and what is simulated in it.
 
     Attributes:
         experiment: the experiment, with this cell's swept values filled in.
         config: everything that determines the captures.
-        folder: the cell's folder inside the run folder.
     """
 
     experiment: ExperimentConfig
     config: CellConfig
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """Name of the folder: experiment, defense and a hash of the resolved config."""
-        return self.folder.name
-
-    @property
-    def captures(self) -> CaptureStore:
-        """The captures: what the server saw."""
-        from fedsim.capture import CaptureStore
-
-        return CaptureStore(self.folder / "captures")
-
-    @property
-    def truth(self) -> TruthStore:
-        """The private data behind the captures, which the server did not see."""
-        from fedsim.truth import TruthStore
-
-        return TruthStore(self.folder / "truth")
-
-    @property
-    def simulated(self) -> bool:
-        """True once the training has ended."""
-        return (self.folder / "simulation.json").exists()
 
     def write(self) -> None:
         """Write ``cell.json``, the only input of clients and server."""
@@ -111,7 +82,7 @@ def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
                 if settled.level and (reason := contradiction(settled.level, config)):
                     raise ConfigError(reason)
                 folder = run / f"{experiment.name}.{name}.{fingerprint(config)}"
-                yield Cell(settled, config, folder)
+                yield Cell(folder, settled, config)
 
 
 def check_metrics(experiment: ExperimentConfig) -> None:

@@ -19,7 +19,6 @@ from pydantic import (
 
 from experiments.plan.levels import Level, at_level
 from experiments.plan.overrides import override
-from experiments.plan.toml_source import check_values, read_toml
 from fedsim.build import explain, locate, nearest, suggest
 from fedsim.cell import AuxiliaryConfig, CandidatesConfig, CaptureConfig, ProbesConfig, TaskConfig
 from fedsim.config_section import ConfigSection
@@ -27,6 +26,7 @@ from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
 from fedsim.named_code import allow
 from fedsim.server_knows import ServerKnows
+from fedsim.toml_source import check_values, read_toml
 
 if TYPE_CHECKING:
     from fedsim.records import Modality  # imports torch

@@ -21,13 +21,13 @@ from pydantic import ValidationError
 from experiments.plan.cells import Cell, fingerprint, make_cells
 from experiments.plan.config import Plan, VerdictRule
 from experiments.plan.overrides import override
-from experiments.plan.toml_source import read_toml
 from fedsim import __version__
+from fedsim.api.run import RunFolder, check_version, check_whole, read_provenance, seal_of
 from fedsim.build import explain
 from fedsim.cell import CellConfig
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import SCHEMA, digest, read_bytes, read_json, read_record, write_bytes, write_json
-from fedsim.plain_files import check_folder, check_path
+from fedsim.files import SCHEMA, digest, read_record, write_bytes, write_json
+from fedsim.plain_files import check_path
 from fedsim.redaction import redacted
 from fedsim.visible import say
 
@@ -37,10 +37,9 @@ _THEN = ", then "
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(RunFolder):
     """A run folder and the plan that it was made from."""
 
-    root: Path
     plan: Plan
     cells: tuple[Cell, ...]
 
@@ -134,61 +133,6 @@ def _check_cell(cell: Cell) -> None:
         read_record(cell.folder / "simulation.json", SimulationRecord)
 
 
-def check_whole(path: Path) -> None:
-    """Compare the experiment with its hash in the second line, which older runs lack."""
-    known, _, body = read_bytes(path).partition(b"\n")[2].partition(b"\n")
-    if known.startswith(b"sha256") and known.decode() != f'sha256 = "{digest(body)}"':
-        raise StoreError(
-            f"{path}: cut or altered, and other captures would be made. Restore it, or run the "
-            "changed experiment with another --out."
-        )
-
-
-def check_version(root: Path) -> dict[str, Any]:
-    """The parsed ``experiment.toml`` without its hash and schema number, which must be ours.
-
-    Raises:
-        ConfigError: there is none, it is of another version, or ``check_folder`` refuses the run.
-    """
-    path = root / "experiment.toml"
-    if not os.path.lexists(path):
-        if not root.exists():
-            raise ConfigError(f"{root}: there is no such folder. Correct the path.")
-        if not root.is_dir():
-            raise ConfigError(f"{root}: is a file, and no run folder. Correct the path.")
-        if next(root.glob("round-*/client-*.json"), None):
-            raise ConfigError(
-                f"{root}: holds captures of another application, and no experiment. Attack them by "
-                f"fedsim attack {root}, or make an experiment of them by fedsim init {root}."
-            )
-        if (root / "run.json").is_file():
-            raise ConfigError(
-                f"{root}: an application began to capture here, and no client's reply could be "
-                "kept. The application's log says whether clients replied."
-            )
-        raise ConfigError(
-            f"{root}: no run folder (experiment.toml is missing), no captures and no state dicts "
-            "(before.pt, site-1.pt). Correct the path."
-        )
-    check_folder(root)
-    table = read_toml(path)
-    schema = table.pop("schema", None)
-    table.pop("sha256", None)
-    if type(schema) is not int or schema != SCHEMA:  # in Python, true equals 1
-        raise ConfigError(
-            f"{root}: a run folder of version {schema!r}, and this fedsim reads version {SCHEMA}. "
-            "Use the fedsim that wrote it, or run the experiment again with another --out."
-        )
-    return table
-
-
-def run_name(root: Path) -> str:
-    """Name of a run's folder; that of the captures where these hold the run."""
-    whole = root.resolve()
-    captures = (whole.parent / "run.json").exists()
-    return whole.parent.name if captures else whole.name
-
-
 def read_rules(root: Path) -> dict[str, VerdictRule]:
     """The rule of the verdicts of each experiment of a run, by its name."""
     return {
@@ -243,7 +187,7 @@ def note_provenance(
         "jobs": known.get("jobs", {}) if jobs is None else jobs,
         "cuts": cuts() if stage == "attack" else known.get("cuts", {}),
     }
-    write_json(path, {**table, "seal": _seal(table)})
+    write_json(path, {**table, "seal": seal_of(table)})
 
 
 def earlier_commits(root: Path, stage: RunStage) -> list[str]:
@@ -260,31 +204,6 @@ def _commit() -> str:
     """Today's, or the version where fedsim is installed without a checkout."""
     changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
     return f"{_git('rev-parse', 'HEAD') or f'fedsim {__version__}'}{changed}"
-
-
-def read_provenance(root: Path) -> dict[str, Any]:
-    """What ``note_provenance`` wrote.
-
-    Raises:
-        StoreError: the file is missing or holds something else.
-    """
-    path = root / "provenance.json"
-    known = read_json(path)
-    seal = known.pop("seal", None)  # older runs have none
-    tables = [
-        known.get(key, {}) for key in ("commands", "commits", "devices", "seconds", "jobs", "cuts")
-    ]
-    if not all(isinstance(table, dict) for table in tables) or not all(
-        isinstance(seconds, float) for seconds in known.get("seconds", {}).values()
-    ):
-        raise StoreError(f"{path}: not a provenance. Restore or delete the file.")
-    if seal not in (None, _seal(known)):
-        raise StoreError(f"{path}: cut or altered. Restore or delete the file.")
-    return known
-
-
-def _seal(table: dict[str, Any]) -> str:
-    return digest(json.dumps(table, sort_keys=True).encode())
 
 
 def _version(package: str) -> str | None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from experiments.plan.config import shipped
-from experiments.plan.toml_source import read_toml
 from fedsim.build import registry
+from fedsim.toml_source import read_toml
 
 
 def _sentences(classes: Mapping[str, object]) -> dict[str, str]:

@@ -10,14 +10,13 @@ from typing import Any
 from experiments.analysis.findings import Findings
 from experiments.bounds.audit import AuditRecord, AuditRow
 from experiments.bounds.records import BudgetLimit, LimitsRecord
-from experiments.plan.folder import read_provenance, run_name
 from experiments.report.brackets import budgets, read_limits
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown, read_gallery
 from experiments.stages.progress import scored_progress
-from experiments.stages.rows import read_rows
 from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
+from fedsim.api.run import RunFolder
 from fedsim.cell import CellConfig
 from fedsim.files import read_record, read_text
 from fedsim.records import ScoreRow
@@ -99,33 +98,29 @@ def read_results(run: Path, findings: Findings, *, examples: bool) -> RunResults
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
-    provenance, limits = read_provenance(run), read_limits(run)
+    folder, limits = RunFolder(run), read_limits(run)
+    provenance = folder.provenance
     cells = {
         name: read_record(run / name / "cell.json", CellConfig)
         for section in findings.sections
         for name in section.cells
     }
-    audit = run / "audit.json"
+    audit = folder.record("audit.json", AuditRecord)
     return RunResults(
-        name=run_name(run),
+        name=folder.name,
         experiment=read_text(run / "experiment.toml"),
         provenance=provenance,
         partial=str(scored_progress(provenance)),
         findings=findings,
         cells=cells,
         foreign=any(from_elsewhere(run / name / "captures") for name in cells),
-        members=_if_inferred(run / "membership.parquet"),
-        properties=_if_inferred(run / "properties.parquet"),
-        coverage=read_rows(run / "coverage.parquet", Coverage),
-        updates=read_rows(run / "updates.parquet", UpdateRow),
-        signals=read_rows(run / "signals.parquet", SignalRow),
+        members=folder.membership,
+        properties=folder.properties,
+        coverage=folder.rows("coverage", Coverage),
+        updates=folder.rows("updates", UpdateRow),
+        signals=folder.rows("signals", SignalRow),
         limits=limits,
         budgets=budgets(run, cells, limits),
-        audits=read_record(audit, AuditRecord).rows if audit.exists() else (),
+        audits=audit.rows if audit else (),
         examples=read_gallery(run) if examples else (),
     )
-
-
-def _if_inferred(path: Path) -> Sequence[ScoreRow]:
-    """The scores of attacks that a run need not have."""
-    return read_rows(path, ScoreRow) if path.exists() else ()

@@ -11,10 +11,9 @@ from experiments.analysis.summary import summarise
 from experiments.plan.config import VerdictRule
 from experiments.plan.folder import read_rules
 from experiments.report.brackets import bounded_by, budgets, read_limits
-from experiments.stages.rows import read_rows
+from fedsim.api.run import RunFolder
 from fedsim.cell import CellConfig
 from fedsim.files import read_record, write_bytes
-from fedsim.records import ScoreRow, UtilityRow
 
 
 def judged(run: Path, rules: Mapping[str, VerdictRule]) -> Findings:
@@ -23,19 +22,18 @@ def judged(run: Path, rules: Mapping[str, VerdictRule]) -> Findings:
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
-    scores = read_rows(run / "scores.parquet", ScoreRow)
-    utility = read_rows(run / "utility.parquet", UtilityRow)
+    folder = RunFolder(run)
+    scores, utility = folder.scores, folder.utility
     cells = {
         name: read_record(run / name / "cell.json", CellConfig)
         for name in sorted({row.cell for row in scores} | {row.cell for row in utility})
     }
-    members = run / "membership.parquet"
     return summarise(
         scores,
         utility,
         cells,
         rules=rules,
-        membership=read_rows(members, ScoreRow) if members.exists() else (),
+        membership=folder.membership,
         bounded=bounded_by(budgets(run, cells, read_limits(run))),
     )
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from attacks.scheduling.jobs import Demand, Event, JobSpec, plan
@@ -206,8 +205,3 @@ def logical_cpus(experiment: ExperimentConfig) -> int:
 def demand(stage: AttackStage) -> Demand:
     """What ``[attack_stage]`` gives to each job."""
     return Demand(stage.cpus, stage.gpus, stage.time_budget, stage.grace, stage.threads, stage.tf32)
-
-
-def guess_folder(cell: Cell, label: str) -> Path:
-    """Where the guesses and records of one attack on one cell lie."""
-    return cell.folder / "guesses" / label

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from experiments.plan.cells import Cell
 from experiments.stages.donors import Donor, donors_of
-from experiments.stages.victims import Victims
+from fedsim.api.victims import Victims
 from fedsim.capture import CaptureKey
 from fedsim.metrics.tokens import Tokens
 from fedsim.records import CONTROLS
 
 
-def controls(victims: Victims) -> dict[CaptureKey, dict[str, Donor]]:
+def controls(victims: Victims[Cell]) -> dict[CaptureKey, dict[str, Donor]]:
     """For each capture and control a donor that shares no row with it; fewer where there is none.
 
     An attack depends on its observation alone, so that its guess at a donor with equal facts is the

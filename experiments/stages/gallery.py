@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from experiments.plan.cells import Cell
 from experiments.plan.entries import entries
-from experiments.stages.guesses import matched, read_guess
 from experiments.stages.png import png
-from experiments.stages.rows import read_rows, write_rows
-from experiments.stages.victims import Victims
 from experiments.wording.names import settings
+from fedsim.api.guesses import matched, read_guess
+from fedsim.api.victims import Victims
 from fedsim.capture import CaptureKey
 from fedsim.files import Record
 from fedsim.metrics.base import Examples
 from fedsim.plain_files import make_private
 from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, DefenseKey, ExampleKey, Modality, ScoreRow
+from fedsim.rows import read_rows, write_rows
 
 FILE = Path("gallery") / "examples.parquet"
 SHOWN: dict[Modality, int] = {"image": 5, "text": 3}
@@ -218,7 +218,7 @@ def ranks(total: int, count: int) -> list[int]:
     return [1 + round(i * (total - 1) / (count - 1)) for i in range(count)]
 
 
-def _show(victims: Victims, wanted: Iterable[_Chosen]) -> Iterator[Shown]:
+def _show(victims: Victims[Cell], wanted: Iterable[_Chosen]) -> Iterator[Shown]:
     known = {entry.key: entry for entry in entries(victims.cell.experiment)}
     modality = victims.task.modality
     for attack, example, rank, total, value, blind in wanted:

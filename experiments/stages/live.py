@@ -11,39 +11,12 @@ from pathlib import Path
 
 from attacks.scheduling.jobs import JobSpec, Progress
 from experiments.stages.png import png
+from fedsim.api.live import FILE, Forming, LiveRecord
 from fedsim.errors import FedsimError
-from fedsim.files import Record, read_record, write_bytes
+from fedsim.files import write_bytes
 
-FILE = "live.json"
 EVERY = 1.0
 """Seconds between two writes."""
-
-
-class Forming(Record):
-    """A running job.
-
-    Attributes:
-        objective: None before the first.
-        text: the guess so far, if it is one.
-        image: the guess so far as a PNG file in Base64; empty if it is none.
-    """
-
-    phase: str
-    step: int
-    objective: float | None
-    text: str
-    image: str = ""
-
-    @property
-    def picture(self) -> bytes:
-        """The PNG file."""
-        return base64.b64decode(self.image)
-
-
-class LiveRecord(Record):
-    """``live.json``: the running jobs by the name of their first capture's row in the ledger."""
-
-    jobs: dict[str, Forming]
 
 
 class Live:
@@ -72,16 +45,6 @@ class Live:
         """No job runs any more."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
-
-
-def read_live(run: Path) -> dict[str, Forming]:
-    """The running jobs; none without a file.
-
-    Raises:
-        FedsimError: the file is broken, or no file.
-    """
-    path = run / FILE
-    return read_record(path, LiveRecord).jobs if path.exists() else {}
 
 
 def forming(progress: Progress) -> Forming:

@@ -14,12 +14,12 @@ from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.stages.controls import controls
 from experiments.stages.donors import Donor
-from experiments.stages.guesses import read_scores
-from experiments.stages.rows import write_rows
 from experiments.stages.score import Scorer
-from experiments.stages.victims import Victims
+from fedsim.api.guesses import read_scores
+from fedsim.api.victims import Victims
 from fedsim.capture import CaptureKey
 from fedsim.records import FRESH_ROW, UNSCORED, JobRecord, ScoreRow
+from fedsim.rows import write_rows
 from fedsim.types import Batch
 
 RATES = {"membership_tpr_1": 0.01, "membership_tpr_01": 0.001}

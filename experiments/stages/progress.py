@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from attacks.scheduling.ledger import read_ledger
 from experiments.plan.folder import Run
-from experiments.plan.unfinished import continuation
 from experiments.stages.attack import jobs
 from experiments.stages.integrity import check_cell
+from fedsim.api.ledger import read_ledger
+from fedsim.api.unfinished import continuation
 from fedsim.capture import read_keyed
 from fedsim.errors import StoreError
 from fedsim.records import STATUSES, JobRecord

@@ -13,12 +13,12 @@ from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.stages.controls import controls
 from experiments.stages.donors import Donor
-from experiments.stages.guesses import read_scores
-from experiments.stages.rows import write_rows
 from experiments.stages.score import Scorer
-from experiments.stages.victims import Victims
+from fedsim.api.guesses import read_scores
+from fedsim.api.victims import Victims
 from fedsim.capture import CaptureKey
 from fedsim.records import ScoreRow
+from fedsim.rows import write_rows
 
 CALLED = 0.5
 """Probability from which a word counts as named."""

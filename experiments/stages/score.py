@@ -9,18 +9,18 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from experiments.console import Console
+from experiments.plan.cells import Cell
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.plan.levels import level_of
 from experiments.stages.controls import controls, guessed_for_others
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import gallery, write_gallery
-from experiments.stages.guesses import NOT_YET, StoredGuess, matched, read_guess
-from experiments.stages.rows import write_rows
 from experiments.stages.signals import SignalRow, signals
 from experiments.stages.updates import UpdateRow, updates
 from experiments.stages.utility import defense_of, utility
-from experiments.stages.victims import Victims
+from fedsim.api.guesses import NOT_YET, StoredGuess, matched, read_guess
+from fedsim.api.victims import Victims
 from fedsim.build import registry
 from fedsim.capture import CaptureKey
 from fedsim.metrics import METRICS
@@ -35,6 +35,7 @@ from fedsim.records import (
     ScoreRow,
     UtilityRow,
 )
+from fedsim.rows import write_rows
 from fedsim.threads import one_thread
 
 _CACHED = 256
@@ -81,7 +82,7 @@ class Scorer:
         guesses: whose guesses to score; None for the attacks of the experiment.
     """
 
-    victims: Victims
+    victims: Victims[Cell]
     on_scored: Callable[[str], object] = lambda note: None
     metrics: tuple[str, ...] = ()
     guesses: tuple[Entry, ...] | None = None

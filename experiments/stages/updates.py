@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from experiments.stages.victims import Victims
+from experiments.plan.cells import Cell
+from fedsim.api.victims import Victims
 from fedsim.capture import CaptureKey, Observation
 from fedsim.files import Record
 
@@ -27,7 +28,7 @@ class UpdateRow(Record):
     label: int | None = None
 
 
-def updates(victims: Victims) -> Iterator[UpdateRow]:
+def updates(victims: Victims[Cell]) -> Iterator[UpdateRow]:
     """The norms of a cell's captures, those of probes left out."""
     for key, record in victims.records.items():
         if record.probe == "none":
@@ -40,7 +41,7 @@ def updates(victims: Victims) -> Iterator[UpdateRow]:
             )
 
 
-def _label(victims: Victims, key: CaptureKey) -> int | None:
+def _label(victims: Victims[Cell], key: CaptureKey) -> int | None:
     labels = victims.batch(key).labels  # of a language model, the target at each position
     return int(labels) if labels.dim() == 1 else None
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from experiments.plan.cells import Cell
 from experiments.stages.privacy import spent
 from fedsim.defenses import build_chain
-from fedsim.files import read_record
-from fedsim.records import DefenseKey, SimulationRecord, UtilityRow
+from fedsim.records import DefenseKey, UtilityRow
 
 
 def defense_of(cell: Cell) -> DefenseKey:
@@ -19,7 +18,7 @@ def defense_of(cell: Cell) -> DefenseKey:
 
 def utility(cell: Cell) -> Iterator[UtilityRow]:
     """The utility of the cell's global model after each round, and the privacy spent so far."""
-    record = read_record(cell.folder / "simulation.json", SimulationRecord)
+    record = cell.simulation
     defense, epsilons = defense_of(cell), spent(cell)
     for point in record.utility:
         yield UtilityRow(

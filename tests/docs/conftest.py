@@ -9,8 +9,8 @@ from experiments.analysis.summary import summarise
 from experiments.pipeline import execute
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import STAGES, Run
-from experiments.stages.rows import read_rows
 from fedsim.records import ScoreRow, UtilityRow
+from fedsim.rows import read_rows
 from tests.apps.cases import TEXT, merge
 
 

@@ -10,10 +10,10 @@ from docs import measured, recorded, values
 from docs.measured import Columns, Row
 from experiments.analysis.statistics import mean
 from experiments.plan.folder import Run
-from experiments.stages.rows import read_rows, write_rows
 from experiments.wording.names import title
 from fedsim.errors import ConfigError
 from fedsim.records import ScoreRow
+from fedsim.rows import read_rows, write_rows
 
 MEASURE = {"measure": "ROUGE-1"}
 

@@ -91,7 +91,7 @@ def typed() -> list[tuple[str, str]]:
 
 ELSEWHERE = {"captures", "updates", "canary-rows"}
 """Folders of another application."""
-OF_OTHERS = {"ls", "schema", "init", "new", "submit", "grade", "lab"}
+OF_OTHERS = {"ls", "schema", "init", "new", "submit", "grade"}
 """Commands that name no experiment."""
 
 

@@ -21,10 +21,10 @@ from experiments.analysis.findings import Findings
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
 from experiments.report.headline import headline
-from experiments.stages.rows import read_rows, write_rows
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 from fedsim.records import OTHER_CLIENT, ScoreRow
+from fedsim.rows import read_rows, write_rows
 from tests.apps.cases import IMAGES, TEXT, Make, files_of, simulate
 from tests.apps.mistakes import BASE
 from tests.experiments.conftest import Said

@@ -14,7 +14,7 @@ from experiments.plan.cells import Cell
 from experiments.plan.config import parse_experiment
 from experiments.plan.folder import Run
 from experiments.stages.score import Scorer
-from experiments.stages.victims import Victims
+from fedsim.api.victims import Victims
 from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import ConfigError, SimulationError
 from fedsim.files import read_record

@@ -31,8 +31,8 @@ from experiments.plan.folder import Run
 from experiments.stages.coverage import EXACT, is_exact
 from experiments.stages.membership import MembershipScorer
 from experiments.stages.score import Scorer
-from experiments.stages.victims import Victims
 from fedsim import __version__
+from fedsim.api.victims import Victims
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import copy_files, load_tensors, read_record, save_tensors, write_json
@@ -81,7 +81,7 @@ def grade(folder: Path, truth: Path) -> Grade:
             f"allows {rules.cpu_minutes:g}. Submit with less work."
         )
     with tempfile.TemporaryDirectory() as temporary, one_thread():
-        working = SealedCell(cell.experiment, cell.config, Path(temporary), cell.folder)
+        working = SealedCell(Path(temporary), cell.experiment, cell.config, cell.folder)
         _hand_in(folder, manifest, working)
         rows = _rows(working, manifest)
     result = _grade(rows, manifest, submitted, digest_plain(folder / SUBMISSION), cell.name)

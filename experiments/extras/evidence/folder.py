@@ -6,13 +6,20 @@ import json
 import shutil
 from pathlib import Path
 
-from experiments.extras.evidence.record import EvidenceRecord, WorstPerson
-from experiments.report.templates import render
-from experiments.wording.names import show
-from experiments.wording.threat import ATTACKER
-from fedsim.errors import StoreError
-from fedsim.files import SCHEMA, Sealed, read_record, write_bytes, write_json
-from fedsim.plain_files import check_path, digest_plain
+from experiments.extras.evidence.record import EvidenceRecord
+from fedsim.api import (
+    SCHEMA,
+    Sealed,
+    StoreError,
+    WorstPerson,
+    check_path,
+    digest_plain,
+    read_record,
+    render,
+    show,
+    write_bytes,
+    write_json,
+)
 
 RECORD, PAGE, MANIFEST = "evidence.json", "index.html", "manifest.json"
 
@@ -93,7 +100,6 @@ def _render(record: EvidenceRecord) -> str:
         "experiments.extras.evidence",
         "evidence.html.j2",
         record=record,
-        attacker=ATTACKER,
         persons=_persons(record),
         show=show,
         dump=json.dumps,

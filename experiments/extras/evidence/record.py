@@ -2,165 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from typing import Any
 
-from experiments.analysis.keys import Data
-from fedsim.files import SCHEMA, Sealed
+from fedsim.api import Findings, Run, digest_plain, redacted
 
-Objective: TypeAlias = Literal["data reconstruction", "membership inference", "property inference"]
-"""Attackers' objectives against privacy in the words of NIST AI 100-2 E2025, section 2.4."""
-
-
-class System(Data):
-    """What was simulated.
-
-    Attributes:
-        described: what and value, in reading order.
-        flow: the way of the data, in sentences.
-        level: rung of the ladder of realism; empty of another application, whose is not known.
-        unmet: what the next rung would take.
-        granted: facts that the server was told.
-        withheld: facts that it was not told.
-    """
-
-    name: str
-    described: tuple[tuple[str, str], ...]
-    flow: tuple[str, ...]
-    level: str
-    unmet: tuple[str, ...]
-    granted: tuple[str, ...]
-    withheld: tuple[str, ...]
+_SOURCES = (
+    *("experiment.toml", "summary.json", "findings.json"),
+    *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
+    *("membership.parquet", "properties.parquet", "limits.json", "audit.json"),
+)
 
 
-class Tested(Data):
-    """One attack under one defense: a line of the register.
-
-    Attributes:
-        version: of fedsim, and the commit of the attack stage.
-        date: of the run, UTC.
-        options: all of them.
-        adapted: whether the attack uses the declared defense.
-        budget: steps, seconds and captures.
-        jobs: by status.
-        outcome: the number with its interval, beside the null baseline.
-    """
-
-    objective: Objective
-    setting: str
-    defense: str
-    attack: str
-    what: str
-    options: str
-    adapted: bool
-    version: str
-    date: str
-    budget: str
-    jobs: dict[str, int]
-    outcome: str
-
-
-class Conclusion(Data):
-    """What all attacks on one defense show.
-
-    Attributes:
-        word: the verdict.
-        statement: in sentences.
-    """
-
-    setting: str
-    defense: str
-    word: str
-    grade: str
-    statement: str
-
-
-DOUBTFUL = "exact, chance not excluded"
-"""Of examples that came back exactly where a blind guess comes near to others, or is exact too."""
-
-
-class WorstPerson(Data):
-    """Clients with at least one example that came back, under any attack.
-
-    Attributes:
-        kind: ``verbatim``, ``recognisable`` or ``DOUBTFUL``.
-        high: the share of clients is at most this, at 95 % (Clopper and Pearson, one-sided).
-        low: and at least this.
-    """
-
-    setting: str
-    defense: str
-    kind: str
-    hit: int
-    of: int
-    low: float
-    high: float
-
-
-class PrivacyCard(Data):
-    """Differential privacy of one defense, in the fields that registries of deployments ask for.
-
-    Attributes:
-        unit: what one epsilon protects.
-        neighbours: which data sets are to be told apart.
-        trust: who has to be trusted.
-        claimed: epsilon by the accountant, of the client that spent most.
-        audited: the greatest lower bound that canaries showed; None without an audit.
-    """
-
-    setting: str
-    defense: str
-    unit: str
-    neighbours: str
-    trust: str
-    mechanism: str
-    claimed: float
-    delta: float
-    rounds: int
-    audited: float | None
-    caveat: str
-
-
-class UtilityCost(Data):
-    """Utility at the end of training, and its change from no defense over the same seeds."""
-
-    setting: str
-    defense: str
-    measure: str
-    value: str
-    change: str
-
-
-class Risk(Data):
-    """An open risk. Likelihood, severity and measure are the controller's to judge."""
-
-    risk: str
-    source: str
-
-
-class EvidenceRecord(Sealed):
-    """The whole of ``evidence.json``.
+class EvidenceRecord(Findings):
+    """What the report concluded, and where it comes from.
 
     Attributes:
         made: date of the folder, UTC.
         review: date by which it is to be looked at again.
-        untried: what was not attacked, and by what.
         provenance: what and value.
         command: what repeats the run.
         sources: SHA-256 of the files of the run that this rests on, by name.
     """
 
-    schema_version: int = SCHEMA
     name: str
     made: str
     review: str
-    systems: tuple[System, ...]
-    attacks: tuple[Tested, ...]
-    untried: tuple[str, ...]
-    conclusions: tuple[Conclusion, ...]
-    persons: tuple[WorstPerson, ...]
-    privacy: tuple[PrivacyCard, ...]
-    utility: tuple[UtilityCost, ...]
-    risks: tuple[Risk, ...]
     command: str
     provenance: tuple[tuple[str, str], ...]
     sources: dict[str, str]
+
+
+def compiled(run: Run, today: date, review: date) -> EvidenceRecord:
+    """The evidence about a run.
+
+    Raises:
+        StoreError: the run is not reported.
+    """
+    findings, known = run.findings, run.provenance
+    return EvidenceRecord(
+        **{name: getattr(findings, name) for name in Findings.model_fields if name != "seal"},
+        name=str(run.experiment["name"]),
+        made=today.isoformat(),
+        review=review.isoformat(),
+        command=str(next(iter(known.get("commands", {}).values()), "unknown")),
+        provenance=tuple(_provenance(known)),
+        sources={name: digest_plain(run.root / name) for name in _files(run)},
+    ).sealed()
+
+
+def _files(run: Run) -> Iterator[str]:
+    for name in _SOURCES:
+        if (run.root / name).exists():
+            yield name
+    for cell in run.cells:
+        for name in ("cell.json", "simulation.json"):
+            if (cell.folder / name).exists():
+                yield f"{cell.name}/{name}"
+
+
+def _provenance(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "fedsim", str(known.get("fedsim", "unknown"))
+    yield "started", str(known.get("started", "unknown"))
+    yield "seeds", _listed(known.get("seeds", ()))
+    yield "machine", f"{known.get('machine', 'unknown')}, {known.get('cpus', '?')} CPUs"
+    for name, value in known.get("packages", {}).items():
+        yield name, str(value)
+    for key in ("commands", "commits", "devices"):
+        for stage, value in known.get(key, {}).items():
+            shown = _listed(value) if isinstance(value, list) else str(value)
+            yield f"{key[:-1]} of {stage}", redacted(shown)
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))

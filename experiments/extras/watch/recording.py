@@ -19,10 +19,11 @@ from experiments.report.gallery import data_uri, mark, words
 from experiments.report.templates import render
 from experiments.stages.attack import jobs
 from experiments.stages.gallery import content
-from experiments.stages.guesses import matched, read_guess
-from experiments.stages.live import Forming, forming
-from experiments.stages.victims import Victims
+from experiments.stages.live import forming
 from experiments.wording.names import duration, show
+from fedsim.api.guesses import matched, read_guess
+from fedsim.api.live import Forming
+from fedsim.api.victims import Victims
 from fedsim.errors import ConfigError
 from fedsim.records import UNSCORED
 

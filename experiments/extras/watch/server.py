@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from experiments.extras.watch.state import CellState, CurveKey, State, Watcher
-from experiments.plan.folder import run_name
 from experiments.report.curves import FEW
 from experiments.report.figures import INK, Figure, frame_decibels, panel, strokes
 from experiments.report.gallery import data_uri, mark, words
@@ -79,7 +78,7 @@ class Feed:
         drawn, ended = self.page, self.watcher.ended()
         if not ended:
             with suppress(FedsimError, OSError):  # half-written, and whole the next time
-                drawn = page(run_name(self.watcher.run.root), self.watcher.state())
+                drawn = page(self.watcher.run.name, self.watcher.state())
         with self._changed:
             self.page, self.ended = drawn, ended
             self._changed.notify_all()

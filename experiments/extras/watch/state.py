@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from attacks.scheduling.ledger import LedgerRow, read_ledger
-from attacks.scheduling.run_lock import locked
 from experiments.analysis.findings import UTILITY
 from experiments.analysis.keys import DefenseInSetting
 from experiments.plan.cells import Cell
@@ -18,11 +16,12 @@ from experiments.plan.entries import entries
 from experiments.plan.folder import Run
 from experiments.stages.attack import jobs
 from experiments.stages.gallery import content
-from experiments.stages.guesses import matched, read_guess
-from experiments.stages.live import Forming, read_live
 from experiments.stages.utility import defense_of
-from experiments.stages.victims import Victims
 from experiments.wording.names import settings, title, told_apart
+from fedsim.api.guesses import matched, read_guess
+from fedsim.api.ledger import LedgerRow, locked, read_ledger
+from fedsim.api.live import Forming, read_live
+from fedsim.api.victims import Victims
 from fedsim.build import registry
 from fedsim.capture import CaptureKey
 from fedsim.errors import FedsimError

@@ -15,13 +15,13 @@ from attacks.membership.membership import Membership
 from experiments.analysis.membership import inferred
 from experiments.pipeline import execute
 from experiments.stages.membership import ranked
-from experiments.stages.rows import read_rows
 from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.errors import CannotAttack
 from fedsim.files import load_tensors
 from fedsim.knowledge import Knowledge
 from fedsim.magnitudes import cut
 from fedsim.records import ScoreRow
+from fedsim.rows import read_rows
 from fedsim.seeds import seeded
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.images import ImageClassification

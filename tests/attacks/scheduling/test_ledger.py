@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from attacks.scheduling.jobs import JobSpec
-from attacks.scheduling.ledger import Ledger, LedgerRow, read_ledger
+from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job
+from fedsim.api.ledger import LedgerRow, read_ledger
 from fedsim.errors import ConfigError, StoreError
 
 Jobs = Callable[..., list[JobSpec]]

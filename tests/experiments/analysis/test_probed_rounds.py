@@ -11,7 +11,6 @@ from experiments.pipeline import execute
 from experiments.plan.cells import Cell
 from experiments.report.curves import curves
 from experiments.stages.privacy import spent
-from experiments.stages.rows import read_rows
 from fedsim.errors import SimulationError
 from fedsim.files import read_record
 from fedsim.records import (
@@ -23,6 +22,7 @@ from fedsim.records import (
     SimulationRecord,
     UtilityRow,
 )
+from fedsim.rows import read_rows
 from fedsim.truth import TruthRecord
 from tests.apps.cases import IMAGES, TEXT, Make, files_of, simulate
 from tests.experiments.stages.cases import STAGES, scores

@@ -10,11 +10,11 @@ import pytest
 
 import fedsim
 from attacks import ATTACKS
-from attacks.scheduling.ledger import read_ledger
 from experiments.captures.captured import captured
 from experiments.captures.disclosures import Disclosure, disclosed
 from experiments.captures.run import open_run, read_intake
 from experiments.plan.folder import write_experiment
+from fedsim.api.ledger import read_ledger
 from fedsim.errors import ConfigError, StoreError
 from tests.experiments.captures.cases import broken, by_name, federate
 from tests.experiments.captures.conftest import SENTENCE, Held

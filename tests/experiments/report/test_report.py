@@ -28,7 +28,6 @@ from experiments.report.summary_file import canonical, write_summary
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import Shown, ranks, write_gallery
 from experiments.stages.png import png
-from experiments.stages.rows import read_rows, write_rows
 from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
 from fedsim.errors import ConfigError, StoreError
@@ -36,6 +35,7 @@ from fedsim.files import write_json
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
 from fedsim.records import ScoreRow, UtilityRow
+from fedsim.rows import read_rows, write_rows
 from tests.experiments.report.cells import CLIENTS, DEFENSES, ROUNDS, cell_of
 
 HOSTILE = "<script>alert('x')</script>"
@@ -520,11 +520,14 @@ def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:
     assert "No victim was scored, so nothing is known." in text
 
 
-@pytest.mark.parametrize("name", ["scores.parquet", "utility.parquet"])
-def test_a_missing_file_is_named_by_what_judges(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [("scores", ": nothing is scored."), ("utility", "/utility.parquet: the file is missing.")],
+)
+def test_a_missing_file_is_named_by_what_judges(name: str, fault: str, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
-    (folder / name).unlink()
-    with pytest.raises(StoreError, match=re.escape(f"{folder / name}: the file is missing.")):
+    (folder / f"{name}.parquet").unlink()
+    with pytest.raises(StoreError, match=re.escape(f"{folder}{fault}")):
         write_summary(folder)
 
 

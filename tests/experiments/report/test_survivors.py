@@ -13,9 +13,9 @@ from experiments.analysis.findings import Findings
 from experiments.commands.export import logs
 from experiments.plan.folder import Run
 from experiments.report.headline import headline
-from experiments.stages.rows import read_rows, write_rows
 from fedsim.files import read_record
 from fedsim.records import ScoreRow
+from fedsim.rows import read_rows, write_rows
 from tests.experiments.conftest import Said
 
 

@@ -11,10 +11,10 @@ import pytest
 import tomli_w
 
 from attacks.scheduling.prepared import PreparedRecord
-from experiments.plan.toml_source import read_toml
 from fedsim.errors import StoreError
 from fedsim.files import digest, read_record, write_json
 from fedsim.records import SimulationRecord
+from fedsim.toml_source import read_toml
 from tests.experiments.conftest import Said
 from tests.experiments.security.cases import cell_of
 

@@ -15,10 +15,10 @@ import pytest
 import fedsim
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown
-from experiments.stages.rows import read_frame, read_rows, write_rows
 from experiments.stages.updates import UpdateRow
 from fedsim.errors import StoreError
 from fedsim.records import ScoreRow, UtilityRow
+from fedsim.rows import frame_of, read_rows, write_rows
 from tests.experiments.conftest import Said
 
 TABLES: dict[str, type[Any]] = {
@@ -77,7 +77,7 @@ def test_a_table_is_the_same_however_it_is_encoded(name: str, copied: Path) -> N
     path, kind = copied / name, TABLES[name]
     rows = read_rows(path, kind)
     assert rows
-    pd.testing.assert_frame_equal(read_frame(path, kind), pd.read_parquet(path))
+    pd.testing.assert_frame_equal(frame_of(read_rows(path, kind), kind), pd.read_parquet(path))
     table = pq.read_table(path)
     pq.write_table(table, path, row_group_size=2, use_dictionary=False, compression="none")
     assert read_rows(path, kind) == rows

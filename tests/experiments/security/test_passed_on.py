@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from attacks.scheduling.ledger import read_ledger
-from experiments.stages.rows import read_rows, write_rows
+from fedsim.api.ledger import read_ledger
 from fedsim.data.sentences import Sentences
 from fedsim.devices import machine
 from fedsim.records import ScoreRow
+from fedsim.rows import read_rows, write_rows
 from tests.apps.cases import files_of
 from tests.experiments.conftest import Said
 from tests.experiments.security.cases import cell_of, state

@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
 from experiments.plan.folder import Run
-from experiments.stages.rows import read_rows, write_rows
 from experiments.stages.utility import utility
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 from fedsim.records import JobRecord, UtilityRow
+from fedsim.rows import read_rows, write_rows
 from fedsim.truth import TruthStore
 from tests.apps.cases import IMAGES, merge
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from attacks.scheduling.ledger import read_ledger
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
+from fedsim.api.ledger import read_ledger
 from tests.apps.cases import IMAGES, Make, merge
 from tests.experiments.stages.cases import scores
 

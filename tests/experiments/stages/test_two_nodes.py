@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from attacks.scheduling.ledger import LedgerRow, read_ledger
 from experiments.pipeline import execute
 from experiments.plan.folder import Run
+from fedsim.api.ledger import LedgerRow, read_ledger
 from tests.apps.cases import IMAGES, Make, merge
 from tests.kills import made
 from tests.raylets import nodes

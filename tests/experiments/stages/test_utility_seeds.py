@@ -10,9 +10,9 @@ from experiments.analysis.findings import RoundUtility, settled
 from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
 from experiments.preview.show import describe
-from experiments.stages.rows import read_rows
 from fedsim.errors import ConfigError
 from fedsim.records import ScoreRow, UtilityRow
+from fedsim.rows import read_rows
 from tests.apps.cases import IMAGES, Make
 
 SMALL = {

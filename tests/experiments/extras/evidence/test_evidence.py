@@ -9,13 +9,13 @@ from scipy.stats import beta
 
 from experiments.analysis.keys import DefenseInSetting
 from experiments.bounds.audit import AuditRow
-from experiments.extras.evidence.compile import _audited
 from experiments.extras.evidence.folder import MANIFEST, PAGE, RECORD
 from experiments.extras.evidence.record import EvidenceRecord
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES, Run
-from experiments.stages.guesses import read_guess
-from experiments.stages.victims import Victims
+from experiments.report.assessment import _audited
+from fedsim.api.guesses import read_guess
+from fedsim.api.victims import Victims
 from fedsim.files import read_record
 from tests.apps.cases import TEXT, Make
 from tests.experiments.conftest import Said
@@ -134,7 +134,7 @@ def test_wrong_calls(copied: Path, tmp_path: Path, said: Said) -> None:
     assert "no run is named" in said("evidence")[2]
     assert "is no date" in said("evidence", copied, "--review", "soon")[2]
     assert "holds no manifest.json" in said("evidence", "--verify", tmp_path)[2]
-    (copied / "summary.json").unlink()
+    (copied / "findings.json").unlink()
     assert "not reported" in said("evidence", copied)[2]
 
 

@@ -22,19 +22,21 @@ import torch
 from websockets.sync.client import connect
 
 from attacks.scheduling.jobs import JobSpec, Progress
-from attacks.scheduling.ledger import Ledger, read_ledger
+from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.prepared import Sketch
-from attacks.scheduling.run_lock import lock_run, locked
+from attacks.scheduling.run_lock import lock_run
 from experiments.extras.watch.server import SCRIPT, Feed, Server, page
 from experiments.extras.watch.serving import serve, watched
 from experiments.extras.watch.state import Glimpse, State, Watcher
 from experiments.plan.folder import Run
-from experiments.stages.live import FILE, Live, read_live
-from experiments.stages.rows import read_rows
+from experiments.stages.live import Live
+from fedsim.api.ledger import locked, read_ledger
+from fedsim.api.live import FILE, read_live
 from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
 from fedsim.files import write_json
 from fedsim.records import TRAINING, ScoreRow
+from fedsim.rows import read_rows
 from tests.apps.cases import files_of
 
 HOSTILE = "<img src=x onerror=\"document.title='pwned'\"><script>document.title='pwned'</script>"

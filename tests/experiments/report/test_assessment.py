@@ -5,11 +5,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from experiments.extras.evidence.compile import _open, _persons
-from experiments.extras.evidence.record import DOUBTFUL
-from experiments.extras.evidence.register import register
-from experiments.stages.rows import write_rows
+from experiments.report.assessment import _open, _persons
+from experiments.report.register import register
+from fedsim.api.findings import DOUBTFUL
+from fedsim.api.run import RunFolder
 from fedsim.records import ScoreRow
+from fedsim.rows import write_rows
 from tests.experiments.analysis.cases import cell
 from tests.experiments.analysis.membership_rows import row
 from tests.experiments.report.cases import clients, section, verdict
@@ -43,7 +44,8 @@ def test_a_membership_attack_that_refused_everywhere_is_in_the_register(tmp_path
     write_rows(tmp_path / "membership.parquet", ScoreRow, [*refused, *cut])
     stage = SimpleNamespace(attack_stage=SimpleNamespace(time_budget=60.0), name="r")
     run: Any = SimpleNamespace(
-        root=tmp_path,
+        membership=RunFolder(tmp_path).membership,
+        properties=[],
         cells=[SimpleNamespace(name="c", config=cell(0), experiment=stage)],
         plan=SimpleNamespace(experiments=[]),
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, TypeVar
 
-from experiments.plan.cells import Cell
+from fedsim.api.cell import CellFolder
 from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
 from fedsim.metrics.base import Examples
@@ -14,12 +15,14 @@ from fedsim.tasks.base import Task
 from fedsim.truth import TruthRecord, pooled
 from fedsim.types import Batch, joined
 
+C = TypeVar("C", bound=CellFolder)
+
 
 @dataclass(frozen=True)
-class Victims:
+class Victims(Generic[C]):
     """The captures of one cell, each with the private examples that it is about."""
 
-    cell: Cell
+    cell: C
 
     @cached_property
     def task(self) -> Task:

@@ -1,107 +1,74 @@
-"""From the tables of a reported run to its evidence; truth, guesses and gallery are not opened."""
+"""``findings.json``: what a run showed, for whoever reads it by ``fedsim.api``.
+
+Truth, guesses and gallery are not opened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
-from functools import cached_property
-from typing import Any
 
 from experiments.analysis.evidence import Verdict
-from experiments.analysis.findings import Findings, TaskFindings
+from experiments.analysis.findings import TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.bounds.audit import AuditRecord, AuditRow
-from experiments.extras.evidence.record import (
+from experiments.plan.folder import Run
+from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of
+from experiments.report.naming import attack_label, named_place
+from experiments.report.numbers import useful
+from experiments.report.reasons import share_bound
+from experiments.report.register import register, untried
+from experiments.report.statements import defended, undefended
+from experiments.wording.defense_names import spoken
+from experiments.wording.names import title
+from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE, threat_model
+from fedsim.api.findings import (
     DOUBTFUL,
     Conclusion,
-    EvidenceRecord,
+    Findings,
     PrivacyCard,
     Risk,
     System,
     UtilityCost,
     WorstPerson,
 )
-from experiments.extras.evidence.register import register, untried
-from experiments.plan.folder import Run, read_provenance
-from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of
-from experiments.plan.unfinished import to_report
-from experiments.report.naming import named_place
-from experiments.report.numbers import useful
-from experiments.report.reasons import share_bound
-from experiments.report.statements import defended, undefended
-from experiments.wording.defense_names import spoken
-from experiments.wording.names import title
-from experiments.wording.threat import OUT_OF_SCOPE, threat_model
 from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
 from fedsim.defenses.base import Defense
-from fedsim.errors import StoreError
-from fedsim.files import read_record
-from fedsim.plain_files import digest_plain
+from fedsim.files import write_json
 from fedsim.records import LOST
 from fedsim.redaction import redacted
 from fedsim.tasks import from_elsewhere
 
-_SOURCES = (
-    *("experiment.toml", "summary.json"),
-    *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
-    *("membership.parquet", "properties.parquet", "limits.json", "audit.json"),
-)
+NAME = "findings.json"
+
+
+def write_findings(run: Run, sections: Sequence[TaskFindings]) -> None:
+    """Write ``findings.json``, by which others read what the run showed."""
+    write_json(run.root / NAME, Assessment(run, sections).findings().sealed())
 
 
 @dataclass(frozen=True)
-class Compiler:
-    """Reads one run."""
+class Assessment:
+    """What the numbers of one run show, in the words of its report."""
 
     run: Run
-    today: date
-    review: date
+    sections: Sequence[TaskFindings]
 
-    def compile(self) -> EvidenceRecord:
-        """The evidence.
-
-        Raises:
-            StoreError: the run is not reported.
-        """
-        known = self._provenance
-        attacks = tuple(register(self.run, self._sections, known))
-        return EvidenceRecord(
-            name=self.run.plan.name,
-            made=self.today.isoformat(),
-            review=self.review.isoformat(),
-            systems=tuple(map(self._system, self._sections)),
+    def findings(self) -> Findings:
+        """All of it."""
+        attacks = tuple(register(self.run, self.sections, self.run.provenance))
+        return Findings(
+            attacker=ATTACKER,
+            systems=tuple(map(self._system, self.sections)),
             attacks=attacks,
-            untried=tuple(untried(self.run, self._sections, attacks)),
-            conclusions=tuple(c for section in self._sections for c in _conclusions(section)),
-            persons=tuple(p for section in self._sections for p in _persons(section)),
-            privacy=tuple(privacy_cards(self.run, self._sections)),
-            utility=tuple(u for section in self._sections for u in _utility(section)),
+            untried=tuple(untried(self.run, self.sections, attacks)),
+            conclusions=tuple(c for section in self.sections for c in _conclusions(section)),
+            persons=tuple(p for section in self.sections for p in _persons(section)),
+            privacy=tuple(privacy_cards(self.run, self.sections)),
+            utility=tuple(u for section in self.sections for u in _utility(section)),
             risks=tuple(self._risks()),
-            command=str(next(iter(known.get("commands", {}).values()), "unknown")),
-            provenance=tuple(_provenance_lines(known)),
-            sources={name: digest_plain(self.run.root / name) for name in self._files()},
-        ).sealed()
-
-    @cached_property
-    def _sections(self) -> tuple[TaskFindings, ...]:
-        path = self.run.root / "summary.json"
-        if not path.exists():
-            raise StoreError(f"{self.run.root}: not reported. {to_report(self.run.root)}")
-        return read_record(path, Findings).sections
-
-    @cached_property
-    def _provenance(self) -> dict[str, Any]:
-        return read_provenance(self.run.root)
-
-    def _files(self) -> Iterator[str]:
-        for name in _SOURCES:
-            if (self.run.root / name).exists():
-                yield name
-        for cell in self.run.cells:
-            for name in ("cell.json", "simulation.json"):
-                if (cell.folder / name).exists():
-                    yield f"{cell.name}/{name}"
+        )
 
     def _system(self, section: TaskFindings) -> System:
         mine = [cell for cell in self.run.cells if cell.name in section.cells]
@@ -127,7 +94,7 @@ class Compiler:
 
     def _risks(self) -> Iterator[Risk]:
         """What the numbers leave open; nothing here is a judgement of harm."""
-        for section in self._sections:
+        for section in self.sections:
             for verdict in section.evidence.verdicts:
                 where = _where(section, verdict)
                 for risk in _open(verdict):
@@ -178,12 +145,21 @@ def _conclusions(section: TaskFindings) -> Iterator[Conclusion]:
             said = undefended(section, verdict)
         else:
             said = defended(section, verdict, bases.get(verdict.setting))
+        strongest = verdict.strongest
         yield Conclusion(
+            dataset=section.dataset,
+            model=section.model,
             setting=setting,
             defense=spoken(name),
+            options=verdict.defense_options,
             word=said.said,
             grade=said.grade,
             statement=redacted(f"{said.lead} {said.detail}".strip()),
+            clients=verdict.clients,
+            victims=verdict.victims,
+            strongest=attack_label(section, strongest.attacker) if strongest else "",
+            mean=strongest.leakage.mean if strongest else None,
+            null=verdict.nulls.get(verdict.null) if verdict.null else None,
         )
 
 
@@ -245,23 +221,6 @@ def _unmet(cell: CellConfig) -> Iterator[str]:
             return
 
 
-def _provenance_lines(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "fedsim", str(known.get("fedsim", "unknown"))
-    yield "started", str(known.get("started", "unknown"))
-    yield "seeds", _listed(known.get("seeds", ()))
-    yield "machine", f"{known.get('machine', 'unknown')}, {known.get('cpus', '?')} CPUs"
-    for name, value in known.get("packages", {}).items():
-        yield name, str(value)
-    for key in ("commands", "commits", "devices"):
-        for stage, value in known.get(key, {}).items():
-            shown = _listed(value) if isinstance(value, list) else str(value)
-            yield f"{key[:-1]} of {stage}", redacted(shown)
-
-
-def _listed(values: Sequence[object]) -> str:
-    return ", ".join(map(str, values))
-
-
 _CAVEAT = (
     "The noise is float32 from a seeded generator, which serves to measure leakage, not to keep "
     "secrets. Epsilon of dp_sgd assumes Poisson sampling, and clients shuffle. Choosing among runs "
@@ -271,8 +230,8 @@ _CAVEAT = (
 
 def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[PrivacyCard]:
     """A card for each defense that claims an epsilon."""
-    path = run.root / "audit.json"
-    audits = read_record(path, AuditRecord).rows if path.exists() else ()
+    audited = run.record("audit.json", AuditRecord)
+    audits = audited.rows if audited else ()
     configs = {cell.name: cell.config for cell in run.cells}
     for section in sections:
         for place in dict.fromkeys(row.place for row in section.utility):

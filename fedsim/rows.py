@@ -58,9 +58,9 @@ def read_rows(path: Path, kind: type[R]) -> list[R]:
         ) from None
 
 
-def read_frame(path: Path, kind: type[Any]) -> pd.DataFrame:
-    """The rows as a data frame; raises as ``read_rows`` does."""
-    return pa.Table.from_batches([_batch(kind, read_rows(path, kind))]).to_pandas()
+def frame_of(rows: list[R], kind: type[R]) -> pd.DataFrame:
+    """Rows as a data frame, a column for each field."""
+    return pa.Table.from_batches([_batch(kind, rows)]).to_pandas()
 
 
 def _batch(kind: type[Any], rows: list[Any]) -> pa.RecordBatch:

@@ -10,15 +10,14 @@ from attacks import attack_classes
 from experiments.analysis.findings import Result, TaskFindings
 from experiments.analysis.membership import METRICS, SEEN, Finding, inferred, tried
 from experiments.analysis.membership import labels as labels_of
-from experiments.extras.evidence.record import Objective, Tested
 from experiments.plan.entries import allows_for, entries
 from experiments.plan.folder import Run
 from experiments.preview.catalog import CATALOGS
 from experiments.report.naming import attack_label, named_place
 from experiments.report.tables import Number
-from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import options, settings, title
+from fedsim.api.findings import Objective, Tested
 from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow
 from fedsim.redaction import redacted
 
@@ -101,9 +100,9 @@ def _inferences(
     configs = {cell.name: cell.config for cell in run.cells}
     labels = settings(configs, {cell.name: cell.experiment.name for cell in run.cells})
     budget = next(iter(budgets.values()))
-    for kind in ("membership", "properties"):
-        path = run.root / f"{kind}.parquet"
-        rows = tried(read_rows(path, ScoreRow)) if path.exists() else []
+    inferences = {"membership": run.membership, "properties": run.properties}
+    for kind in inferences:
+        rows = tried(inferences[kind])
         attacks, by_attack = labels_of(rows), defaultdict[_Place, list[ScoreRow]](list)
         for row in rows:
             if row.control == "none":

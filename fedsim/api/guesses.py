@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from experiments.stages.attack import guess_folder
-from experiments.stages.victims import Victims
+from fedsim.api.victims import Victims
 from fedsim.capture import CaptureKey, batch_from, read_keyed
 from fedsim.files import load_tensors
 from fedsim.metrics.base import Examples
@@ -53,7 +53,7 @@ class Matched:
         return index is not None and confidence[index] == "certified"
 
 
-def read_guess(victims: Victims, label: str, key: CaptureKey) -> StoredGuess:
+def read_guess(victims: Victims[Any], label: str, key: CaptureKey) -> StoredGuess:
     """Read what the jobs of one label made of one capture, checked against its hash."""
     path, record = read_record_of(victims, label, key)
     if record.sha256 is None:
@@ -62,15 +62,17 @@ def read_guess(victims: Victims, label: str, key: CaptureKey) -> StoredGuess:
     return StoredGuess(record, victims.task.examples(batch_from(tensors)))
 
 
-def read_record_of(victims: Victims, label: str, key: CaptureKey) -> tuple[Path, JobRecord]:
+def read_record_of(victims: Victims[Any], label: str, key: CaptureKey) -> tuple[Path, JobRecord]:
     """The record of one job on one capture, and its path; a job that never ran is interrupted."""
-    path = guess_folder(victims.cell, label) / f"{key}.json"
+    path = victims.cell.guess_folder(label) / f"{key}.json"
     if not path.exists():
         return path, JobRecord(key=key, attack=label, status="interrupted", reason=NOT_YET)
     return path, read_keyed(path, JobRecord, key)
 
 
-def read_scores(victims: Victims, label: str, key: CaptureKey) -> tuple[JobRecord, Tensor | None]:
+def read_scores(
+    victims: Victims[Any], label: str, key: CaptureKey
+) -> tuple[JobRecord, Tensor | None]:
     """The record of an attack that infers something else than rows, and its scores, if any."""
     path, record = read_record_of(victims, label, key)
     if record.sha256 is None:

@@ -9,10 +9,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands.parameters import Json
-from experiments.plan.folder import Run
-from fedsim.errors import ConfigError
-from fedsim.visible import say
+from fedsim.api import ConfigError, Run, say
 
 _REVIEWED = timedelta(days=365)
 
@@ -30,7 +27,9 @@ def evidence(
     verify: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="check a folder of evidence")
     ] = None,
-    as_json: Json = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object instead of text")
+    ] = False,
 ) -> None:
     """Write a folder for a privacy assessment: system, attacks, worst person, epsilon, open risks.
 
@@ -48,10 +47,10 @@ def evidence(
         return
     if run is None:
         raise ConfigError("evidence: no run is named. Write fedsim evidence runs/<name>.")
-    from experiments.extras.evidence.compile import Compiler
+    from experiments.extras.evidence.record import compiled
 
     today = datetime.now(UTC).date()
-    record = Compiler(Run.open(run), today, _date(review) or today + _REVIEWED).compile()
+    record = compiled(Run.open(run), today, _date(review) or today + _REVIEWED)
     folder = out or run / "evidence"
     sha256 = write_evidence(record, folder)
     if as_json:
