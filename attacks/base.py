@@ -183,8 +183,9 @@ class Attack:
         grouping: the observations of one call, unless an option changes that, see ``grouped_by``: a
             single one, all of one broadcast model, all of one client by round, or all there are, by
             round and client.
-        uses: of what a declared defense does to an update, what the adaptive form makes use of;
-            None for whatever it does.
+        uses: of what a declared defense does to an update, what the adaptive form has in its
+            likelihood, or simulates. None for nothing: it then shows nothing of a defense that
+            holds. A plug-in that names some has a test that it reads more with them than without.
         objective_unit: of ``objectives``; ``nats`` if they are ``-log p`` up to a constant.
         adaptive: whether it uses the surrogate of the declared defense.
 

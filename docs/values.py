@@ -13,7 +13,7 @@ from experiments.analysis.hits import EXACT_METRIC, exact_hits
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import METRICS as INFERRED
 from experiments.analysis.membership import inferred
-from experiments.analysis.paired import difference, scored
+from experiments.analysis.paired import difference, is_attack, scored
 from experiments.analysis.statistics import Estimate
 from experiments.bounds.audit import AuditRecord
 from experiments.bounds.records import LimitsRecord
@@ -95,12 +95,10 @@ def _exact(side: Side, measure: str) -> Iterator[Value]:
     scores = scored(side.scores, metric)
     for place in dict.fromkeys(score.place for score in scores):
         here = [score for score in scores if score.place == place]
-        for hits in exact_hits({metric: here}, section.modality):
-            n = next(
-                len(x.values) for x in here if (x.attacker, x.control) == (hits.attacker, "none")
-            )
-            labels = _labels(section, place, attack_label(section, hits.attacker))
-            sure = len(hits.hit & hits.certified)
+        for attack in filter(is_attack, here):
+            hits, n = exact_hits({metric: here}, section.modality, [attack]), len(attack.values)
+            labels = _labels(section, place, attack_label(section, attack.attacker))
+            sure = len(hits.proven)
             outcome = "all certified" if sure == n else f"{sure} certified" if sure else ""
             yield Value(labels, measure, "of n", n, len(hits.hit) / n, None, None, outcome)
             yield Value(labels, f"{measure}, certified", "of n", n, sure / n, None, None)

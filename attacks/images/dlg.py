@@ -22,7 +22,7 @@ from attacks.observed.replay import Replay, replay, step_length
 from attacks.observed.search import Best, SearchProgress, restart_generators, stalled
 from attacks.observed.single_target import scale_note, unscaled
 from fedsim.capture import Observation
-from fedsim.defenses.base import Defense
+from fedsim.defenses.base import Defense, Distortion
 from fedsim.defenses.chain import Chain
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
@@ -56,6 +56,10 @@ class DLG(Attack):
     title: ClassVar[str] = "DLG"
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
+
+    uses: ClassVar[frozenset[Distortion] | None] = frozenset(
+        {"scale", "noise", "sparsity", "sign", "rounding", "truncation"}
+    )
 
     steps: Annotated[int, Field(ge=1)] = 300
     restarts: Annotated[int, Field(ge=1)] = 8

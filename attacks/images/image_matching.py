@@ -24,6 +24,7 @@ from attacks.observed.labels import find_head, infer_label, round_counts
 from attacks.observed.replay import replay
 from attacks.observed.same_rows import round_by_round
 from fedsim.capture import Observation
+from fedsim.defenses.base import Distortion
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
@@ -44,6 +45,9 @@ class ImageMatching(Attack, ABC):
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
     grouping: ClassVar[Grouping] = "same_weights"
+    uses: ClassVar[frozenset[Distortion] | None] = frozenset(
+        {"scale", "noise", "sparsity", "sign", "rounding", "projection", "orthogonal"}
+    )
     objective_unit: ClassVar[str] = "nats"
 
     restarts: Annotated[int, Field(ge=1)] = 1

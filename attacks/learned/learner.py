@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias, get_args
 
 import torch
 from pydantic import Field
@@ -31,6 +31,7 @@ from attacks.observed.declared import declared
 from attacks.observed.known_labels import known_labels
 from attacks.observed.replay import Replay, observed_gradient, replay
 from fedsim.capture import Observation
+from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.knowledge import Fact
 from fedsim.seeds import derive, generator, seeded
@@ -80,6 +81,7 @@ class Learner(Attack, ABC):
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples", "auxiliary"})
     grouping: ClassVar[Grouping] = "same_weights"
     learned_once: ClassVar[bool] = True
+    uses: ClassVar[frozenset[Distortion] | None] = frozenset(get_args(Distortion))
 
     mirror: bool = True
     size: Annotated[int, Field(ge=0)] = 0

@@ -15,7 +15,6 @@ from attacks.observed.distortion import Distortion
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import Replay
 from attacks.solved.cuts import CUTS
-from fedsim.errors import CannotAttack
 from fedsim.types import Batch
 
 
@@ -266,7 +265,7 @@ class Estimator:
 
 def _factor(system: Tensor, damping: float) -> Tensor:
     if not bool(system.isfinite().all()):
-        raise CannotAttack("the curvature of its likelihood overflows", "Choose another attack.")
+        raise FloatingPointError("the curvature of the likelihood overflows")
     damped = system.clone()
     damped.diagonal().add_(damping)
     factor, failed = torch.linalg.cholesky_ex(damped)

@@ -11,6 +11,7 @@ from attacks.base import Attack, Grouping
 from attacks.texts.hypotheses import LabelSource
 from attacks.texts.matching import Distance, TextForm
 from fedsim.build import LATER
+from fedsim.defenses.base import Distortion
 from fedsim.knowledge import Fact
 
 Discrete: TypeAlias = Literal["alternate", "end", "none"]
@@ -62,6 +63,7 @@ class TextOptions(Attack):
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     grouping: ClassVar[Grouping] = "same_weights"
+    uses: ClassVar[frozenset[Distortion] | None] = frozenset({"scale", "noise", "sparsity", "sign"})
 
     distance: Distance = "cosine"
     alpha_l1: Annotated[float, Field(ge=0)] = 0.01

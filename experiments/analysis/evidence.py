@@ -36,9 +36,10 @@ Kind: TypeAlias = Literal[
     "beats_one",
     "recovered",
     "exact",
+    "beyond",
+    "class_only",
     "round",
     "seed",
-    "best",
     "answered",
     "members",
     "contradiction",
@@ -49,6 +50,8 @@ Kind: TypeAlias = Literal[
     "no_adaptive",
     "no_control",
     "below_blind",
+    "search_errors",
+    "power_unmeasured",
     "foreign_control",
     "hardly_tested",
     "skipped",
@@ -60,7 +63,7 @@ class Reason(Data):
     """Why a verdict is not another one, or what to know beside it; the report makes a sentence.
 
     Attributes:
-        attack: the attack that it is about; None for all.
+        attack: the attack that it is about; None for all of them as one.
         baseline: the null baseline that it is about.
         metric: the metric that it is about.
         setting: the setting that it is about, if that is another one.
@@ -109,23 +112,25 @@ class Verdict(Placed):
         rows: the verdict on the private rows alone, without labels and members.
         grade: how bad the leak is; None without one, and for members.
         smallest: smallest effect that counts, in units of the main metric.
-        most: no attack's mean is more than this above every null baseline, at the corrected level;
+        most: the mean of all attacks as one is at most this above every null baseline, at 95 %;
             None where a bound is missing.
         verbatim: clients with an example that came back exactly, and not by chance.
         exact: clients with an example that came back exactly, whatever a blind guess does.
         recovered: clients with an example that passed the threshold of the main metric.
+        beyond: clients with an example whose lead is above every null lead of any client, by the
+            smallest effect.
         reasons: why it is not another word, and what it rests on.
         levels: rungs of the ladder of realism, if the rows name them.
-        attacks: number of attacks compared with a null baseline; they share the error of 5 %.
+        attacks: number of attacks with a score; they are one comparison, as an attacker runs all.
         victims: number of examples, counted once per round.
         clients: number of clients that own them.
         jobs: number of jobs of these attacks, by status.
         strongest: the attack with the highest mean; if some are shown to leak, among those.
         labels: the attack that infers withheld labels best, if one beats every baseline at it.
         members: what tells members best, if it is shown to.
-        null: the baseline that the strongest attack beats by least.
+        null: the baseline that all attacks as one beat by least.
         nulls: mean of each baseline of the strongest attack, on its own victims.
-        over_null: strongest attack less ``null`` on the same victims, at the corrected level.
+        over_null: all attacks as one less ``null`` on the same victims.
         beating: attacks that are shown to leak rows.
         oblivious: the attack with the highest mean among those that ignore the defense.
         adaptive: the attack with the highest mean among those that model the defense.
@@ -142,6 +147,7 @@ class Verdict(Placed):
     verbatim: Clients
     exact: Clients
     recovered: Clients
+    beyond: Clients
     reasons: tuple[Reason, ...]
     levels: tuple[str, ...]
     attacks: int

@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
-from experiments.analysis.blind import counting_effect, shortfall
 from experiments.analysis.frames import ATTACK, PLACE, attacked, by_status, jobs
 from experiments.analysis.hits import EXACT_METRIC
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Scored, difference, estimate, is_attack, scored
+from experiments.analysis.power import counting_effect, shortfall
 from experiments.plan.config import VerdictRule
 from experiments.stages.coverage import EXACT
 from experiments.wording.defense_names import defense_name, spoken

@@ -1,61 +1,188 @@
-"""Which victims passed a bar, exactness or a threshold, where no null baseline did."""
+"""Examples that passed a bar, exactness or a threshold, where no guess without the update did."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
 
 from experiments.analysis.evidence import Clients
 from experiments.analysis.keys import VictimKey
-from experiments.analysis.paired import Scored, is_attack
+from experiments.analysis.paired import Scored
+from experiments.analysis.portfolio import blind_guess
 from experiments.analysis.statistics import Ends, clopper_pearson
 from experiments.stages.coverage import EXACT, EXACT_PSNR, THRESHOLDS
-from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, Modality
+from fedsim.records import MAIN, OTHER_CLIENT, OTHER_CLIENTS, SECOND_CLIENT, Modality
 
 EXACT_METRIC: dict[Modality, str] = {"image": "mse", "text": "exact_match"}
 EXACT_MAIN = {"psnr": EXACT_PSNR, "rougeL": 1.0 - 1e-9}
 """Exact by the main metric, where the metric of exactness was not scored."""
-CLOSE = {"psnr": 25.0, "rougeL": 0.6}
-"""A null baseline that comes so close to any victim may hit another exactly by chance, as short
-texts of frequent words are hit. Halved, blind guesses at ordinary sentences (.3) count as close,
-and a single exact sentence decides nothing; doubled, none do, and 2.5 % of the blind guesses at
-texts of three to six words are called."""
+CLOSE = {"psnr": 22.0, "rougeL": 0.6}
+"""An example that a guess without its update comes so close to is guessable, and no evidence.
+Halved, ordinary sentences (.3) and most pictures (11 dB) are, and nothing is; doubled, none is, and
+an example that is nearly public proves a leak."""
+ERROR = 0.025
+"""One-sided error of each comparison of hits. Halved, four examples without any chance hit are
+asked for in place of three, where there is one null guess at each; doubled, two are not enough
+either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """What passed a bar under one attack.
+    """What passed a bar under any attack of a portfolio.
 
     Attributes:
-        hit: victims on which the attack passed.
-        blind: victims on which a null baseline of the attack passed.
-        certified: victims whose guess the attack certified.
-        guessable: whether a null baseline comes close to exactness on some victim.
-        compared: whether a null baseline was run.
+        hit: victims on which an attack passed that did not refuse them.
+        alone: those of them that no guess without the update comes near.
+        chance: victims on which a guess from another client's update passed, and that neither the
+            attacks nor the blind guess come near.
+        proven: those of ``hit`` that the same attack certified.
+        certified: victims whose guess an attack certified.
+        draws: null guesses at each victim; 0 where none was made.
     """
 
-    attacker: AttackKey
     hit: frozenset[VictimKey]
-    blind: frozenset[VictimKey]
+    alone: frozenset[VictimKey]
+    chance: frozenset[VictimKey]
+    proven: frozenset[VictimKey]
     certified: frozenset[VictimKey]
-    guessable: bool = False
-    compared: bool = True
+    draws: int
 
-    @property
-    def gained(self) -> frozenset[VictimKey]:
-        """Victims on which the attack passed and no null baseline did."""
-        return self.hit - self.blind
+    def shown(self, comparisons: int = 1) -> bool:
+        """Whether examples that passed alone are more than chance explains."""
+        error = ERROR / comparisons
+        return bool(self.draws) and exceeds(
+            examples(self.alone), examples(self.chance), self.draws, error
+        )
 
-    def shown(self, comparisons: int) -> bool:
-        """Whether clients gained outnumber clients lost beyond chance: the exact sign test."""
-        from scipy.stats import binomtest
+    def counted(self, comparisons: int = 1) -> frozenset[VictimKey]:
+        """Victims that count as leaks: a true certificate is a proof, the others if shown."""
+        return self.alone | self.proven if self.shown(comparisons) else self.proven
 
-        lost = self.blind - self.hit
-        more, less = _apart(self.gained, lost), _apart(lost, self.gained)
-        if not more or not self.compared:
-            return False
-        p = binomtest(more, more + less, alternative="greater").pvalue
-        return float(p) <= 0.025 / comparisons
+
+def exceeds(own: int, chance: int, draws: int, error: float) -> bool:
+    """Whether ``own`` hits beside ``chance`` ones of ``draws`` null guesses at each are no chance.
+
+    Where guesses are blind, hits are Poisson with means m and ``draws`` * m. Where chance hits
+    nothing, the largest probability of so many over all m,
+
+        max over m of exp(-draws * m) * P(Poisson(m) >= own),
+
+    is at most twice the error: three hits beside one null guess each (.044), two beside two (.039),
+    one beside seven (.049). Where it hits something, the share of own hits is tested given their
+    sum (Przyborowski and Wilenski 1940). Together they err in at most three times the error.
+    """
+    from scipy.stats import binom
+
+    if not own:
+        return False
+    if not chance:
+        return _by_luck(own, draws) <= 2 * error
+    return float(binom.sf(own - 1, own + chance, 1 / (draws + 1))) <= error
+
+
+@cache
+def _by_luck(own: int, draws: int) -> float:
+    from scipy.stats import poisson
+
+    means = np.geomspace(1e-3, 20.0 * own, 2000)
+    return float((np.exp(-draws * means) * poisson.sf(own - 1, means)).max())
+
+
+def hits(
+    attacks: Sequence[Scored],
+    here: Sequence[Scored],
+    main: Sequence[Scored],
+    bar: float,
+    sign: float,
+    close: float,
+) -> Hits:
+    """What passed a bar under these attacks.
+
+    Args:
+        attacks: of the portfolio.
+        here: all scores of the metric under one defense.
+        main: all scores of the main metric, which says what comes near.
+        bar: passed by values of at least this, times ``sign``.
+        sign: -1 where less is nearer.
+        close: value of the main metric from which a guess comes near.
+    """
+    own = {attack.attacker for attack in attacks}
+
+    def passed(known: Iterable[Scored], limit: float, side: float) -> frozenset[VictimKey]:
+        return frozenset(
+            victim
+            for attempt in known
+            for victim, value in attempt.values.items()
+            if side * value >= limit and victim not in attempt.refused
+        )
+
+    def nulls(known: Sequence[Scored]) -> list[Scored]:
+        return [null for null in known if null.attacker in own and null.control != "none"]
+
+    def seen(known: Sequence[Scored]) -> list[Scored]:
+        return [o for o in known if o.attacker in own and o.control == "none"]
+
+    def blind(known: Sequence[Scored]) -> list[Scored]:
+        return [guess] if (guess := blind_guess(known)) else []
+
+    hit, lucky = passed(seen(here), bar, sign), passed(nulls(here), bar, sign)
+    guessable = passed(blind(here), bar, sign) | passed(blind(main), close, 1.0)
+    return Hits(
+        hit=hit,
+        alone=hit - guessable - lucky - passed(nulls(main), close, 1.0),
+        chance=lucky - hit - guessable - passed(seen(main), close, 1.0),
+        proven=frozenset(v for a in seen(here) for v in a.certified & passed([a], bar, sign)),
+        certified=frozenset(v for attack in seen(here) for v in attack.certified),
+        draws=_draws(attacks, here),
+    )
+
+
+def exact_hits(
+    known: Mapping[str, Sequence[Scored]], modality: Modality, attacks: Sequence[Scored]
+) -> Hits:
+    """Victims that came back exactly; by the main metric if no other was scored.
+
+    Args:
+        known: metric -> values by attack, of one defense, controls included.
+        modality: decides the metrics.
+        attacks: of the portfolio.
+    """
+    metric, name = EXACT_METRIC[modality], MAIN[modality]
+    main = known.get(name, ())
+    if known.get(metric):
+        sign = -1.0 if metric == "mse" else 1.0
+        return hits(attacks, known[metric], main, sign * EXACT[metric], sign, CLOSE[name])
+    return hits(attacks, main, main, EXACT_MAIN[name], 1.0, CLOSE[name])
+
+
+def recovered_hits(
+    known: Mapping[str, Sequence[Scored]], modality: Modality, attacks: Sequence[Scored]
+) -> Hits:
+    """Victims that passed the threshold of the main metric."""
+    name = MAIN[modality]
+    main = known.get(name, ())
+    return hits(attacks, main, main, THRESHOLDS[name], 1.0, CLOSE[name])
+
+
+def _draws(attacks: Sequence[Scored], here: Sequence[Scored]) -> int:
+    """How many guesses without its update each victim has, by every attack; the fewest of any."""
+    known = {(null.attacker, null.control): null.values for null in here}
+
+    def whole(control: str) -> bool:
+        return bool(attacks) and all((a.attacker, control) in known for a in attacks)
+
+    drawn = sum(map(whole, (OTHER_CLIENT, SECOND_CLIENT)))
+    if whole(OTHER_CLIENTS):
+        alone: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for victim in known[attacks[0].attacker, OTHER_CLIENTS]:
+            alone[victim.seed, victim.round].add(victim.client)
+        others = [len(clients) - 1 for clients in alone.values()]
+        return max(drawn, min(others, default=0))
+    return drawn
 
 
 def owners(victims: Iterable[VictimKey]) -> frozenset[int]:
@@ -63,55 +190,18 @@ def owners(victims: Iterable[VictimKey]) -> frozenset[int]:
     return frozenset(victim.owner for victim in victims)
 
 
+def examples(victims: Iterable[VictimKey]) -> int:
+    """How many different rows these are; rows that are not known differ."""
+    return len({victim.row if victim.row >= 0 else victim for victim in victims})
+
+
 def independent(victims: Iterable[VictimKey]) -> int:
     """Number of their clients, or of their rows if these are fewer: clients may hold the same."""
     known = list(victims)
-    rows = {victim.row if victim.row >= 0 else victim for victim in known}
-    return min(len(owners(known)), len(rows))
+    return min(len(owners(known)), examples(known))
 
 
-def _apart(victims: Iterable[VictimKey], others: Iterable[VictimKey]) -> int:
-    """Independent victims of clients without any of the others."""
-    shared = owners(others)
-    return independent(victim for victim in victims if victim.owner not in shared)
-
-
-def exact_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> list[Hits]:
-    """Victims that came back exactly, for each attack; by the main metric if no other was scored.
-
-    Args:
-        known: metric -> values by attack, of one defense, controls included.
-        modality: decides the metrics.
-    """
-    metric, main = EXACT_METRIC[modality], MAIN[modality]
-    if known.get(metric):
-        sign = -1.0 if metric == "mse" else 1.0
-        exact = _hits(known[metric], sign * EXACT[metric], sign)
-    else:
-        exact = _hits(known.get(main, ()), EXACT_MAIN[main], 1.0)
-    close = {hit.attacker: bool(hit.blind) for hit in _hits(known.get(main, ()), CLOSE[main], 1.0)}
-    return [replace(hits, guessable=close.get(hits.attacker, False)) for hits in exact]
-
-
-def recovered_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> list[Hits]:
-    """Victims that passed the threshold of the main metric, for each attack."""
-    main = MAIN[modality]
-    return _hits(known.get(main, ()), THRESHOLDS[main], 1.0)
-
-
-def verbatim(hits: Hits, comparisons: int) -> frozenset[VictimKey]:
-    """Victims of ``exact_hits`` that count as verbatim leaks.
-
-    A certificate that is true is a proof. Without one, an exact example counts if no null baseline
-    comes close to any, or if the attack has more of them than chance explains; where none was run,
-    nothing tells chance.
-    """
-    if (hits.compared and not (hits.blind or hits.guessable)) or hits.shown(comparisons):
-        return hits.gained | (hits.hit & hits.certified)
-    return hits.hit & hits.certified
-
-
-def counted(
+def clients_of(
     victims: Collection[VictimKey], of: Collection[VictimKey], answered: Collection[VictimKey]
 ) -> Clients:
     """The clients of these victims as a share of all clients.
@@ -130,28 +220,3 @@ def _ends(hit: int, victims: Collection[VictimKey]) -> Ends:
     """Interval of the share of clients, each end one-sided at 95 %."""
     trials = independent(victims)
     return clopper_pearson(hit * trials / max(len(owners(victims)), 1), trials, error=0.1)
-
-
-def _hits(known: Sequence[Scored], bar: float, sign: float) -> list[Hits]:
-    def passed(attempt: Scored) -> frozenset[VictimKey]:
-        return frozenset(victim for victim, x in attempt.values.items() if sign * x >= bar)
-
-    return [
-        Hits(
-            attack.attacker,
-            passed(attack) - attack.refused,
-            frozenset[VictimKey]().union(
-                *(passed(attempt) for attempt in known if _is_null(attempt, attack))
-            ),
-            attack.certified,
-            compared=any(_is_null(attempt, attack) for attempt in known),
-        )
-        for attack in known
-        if is_attack(attack)
-    ]
-
-
-def _is_null(candidate: Scored, attack: Scored) -> bool:
-    """Whether this is a guess that did not see the victim: the prior's, or of another update."""
-    prior = (candidate.attacker.attack, candidate.control) == (PRIOR_ONLY, "none")
-    return prior or (candidate.attacker == attack.attacker and candidate.control != "none")

@@ -1,71 +1,70 @@
-"""The verdict on each defense: one function, a word that follows from counts and intervals alone.
+"""The verdict on each defense: one record of evidence, and one function from it to a word.
 
 ``docs/reference/verdicts.md`` has the rule in full. In short, the first that holds:
 
-``leaks``: private examples came back exactly, certified or where no null baseline comes near
-(*verbatim*); or more clients than chance explains have an example that passes the threshold where
-no baseline does (*recognisable*); or the mean is above every baseline by more than the smallest
-effect, surely (*better than guessing*); or so are precision and recall of the words of the batch
-(*words*).
+``leaks``: more private examples came back exactly (*verbatim*), or past the threshold
+(*recognisable*), than chance explains, each where no guess without the update comes near; or the
+mean of all attacks as one, or a minority of clients, is above every null baseline by more than the
+smallest effect (*better than guessing*); or so are precision and recall of words (*words*).
 ``labels leak``, ``members leak``: rows are not shown to leak, but withheld labels, or members, are.
 ``holds by bound``: the replies tell too little for the smallest effect, whatever the attack.
-``no leak found``: every mean is surely below the smallest effect, no client has a recovered example
-more than under the baselines, none is exact where no baseline is, no job failed or was ended by
-time or budget, an attack that works without a defense was run, and under a defense one that is
-adapted to it, and returned no less than a blind guess.
+``no leak found``: the mean is surely below the smallest effect, no client is above every null, and
+the attacks had the power to find a leak.
 ``not attacked``: no attack has a score.
 ``not decided``: anything else; the reasons say what would decide it.
-
-Intervals of m attacks are at level 1 - 0.05 / m, so that all hold together (Bonferroni).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 import pandas as pd
 
-from experiments.analysis.blind import shortfall
-from experiments.analysis.comparison import (
-    BaselineComparison,
-    answered,
-    compared,
-    leaking_parts,
-    merged,
-    nulls_of,
-)
 from experiments.analysis.evidence import Clients, Grade, Reached, Reason, Verdict, Word
 from experiments.analysis.frames import attacked, by_status, jobs
-from experiments.analysis.gaps import adaptive_gaps, oblivious_twin
+from experiments.analysis.gaps import adaptive_gaps
 from experiments.analysis.hits import (
     EXACT_METRIC,
     Hits,
-    counted,
+    clients_of,
     exact_hits,
+    examples,
     owners,
     recovered_hits,
-    verbatim,
 )
 from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.membership import Finding
-from experiments.analysis.open_jobs import broken, lost, unsure
-from experiments.analysis.paired import Scored, estimate, is_attack, portfolio
+from experiments.analysis.paired import Scored, difference, estimate, is_attack, portfolio
+from experiments.analysis.portfolio import (
+    Comparison,
+    Question,
+    blind_guess,
+    compare,
+    jointly,
+    leaking_parts,
+    refusing,
+)
+from experiments.analysis.power import Power, Search, broken, lost, unsure
 from experiments.plan.config import VerdictRule
-from experiments.plan.entries import allows_for
-from fedsim.records import MAIN, PRIOR_ONLY, UNSCORED, AttackKey, Modality
+from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, UNSCORED, AttackKey, Modality
 
 WORDS = ("batch_token_precision", "batch_token_recall")
 """Judged together: listing every word gives full recall, naming one sure word full precision."""
 
 LABELS = "label_accuracy"
 """The baselines know granted labels too, so only labels that were withheld can leak."""
+CLASS = {"psnr": 3.0, "rougeL": 0.15}
+"""What knowing the class may bring, which the null does not know where labels are withheld: 3 dB if
+it explains half of the variance of pixels. A lead below it beside labels that leak is of the class
+alone. Halved, the mean image of a class of MNIST (1.25 dB) still is; doubled, outlines are no
+leak."""
 
 _RULE = VerdictRule()
 
 _NOTHING: Mapping[AttackKey, str] = {}
+_NO_SEARCHES: Mapping[AttackKey, Search] = {}
 _MANY_LABELS = 0.5
 """Share of labels read beyond every baseline that no word of holding stands beside, though the
 clients are too few, or too much alike, to show it. Halved, chance keeps verdicts on five clients
@@ -73,41 +72,40 @@ open; doubled, none is."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Tested:
+class Evidence:
     """All that the word rests on.
 
     Attributes:
-        main: the main metric.
-        smallest: effect that counts on it.
         attacks: on the main metric.
-        matches: each of them against its baselines.
-        answered: the same on the victims that an attack did not refuse, where it refused some.
-        words: as ``matches``, by the words of the batch.
-        labels: the same by the labels that attacks infer.
-        parts: rounds, seeds or best examples on which alone an attack leaks.
+        match: all of them as one against their baselines; None where none has a score.
+        over_class: the same by what the class cannot explain, where labels leak.
+        answered: each attack that refused victims, on the others, against its baselines.
+        words: as ``match``, by words of the batch that are both right and complete.
+        either: the same by each of the two.
+        labels: as ``match``, by the labels that attacks infer.
+        parts: rounds or seeds on which alone the attacks leak.
         exact: victims that came back exactly.
-        recovered: victims that passed the threshold, by attack.
-        returned: victims whose exact return counts as a leak.
+        recovered: victims that passed the threshold.
+        false: attack -> certificates, and how many of them are false.
         jobs: by status.
-        working: attacks that are known to work without a defense, and the setting that shows it.
+        power: of the attacks.
         members: what tells members best.
         bounded: whether no attack can gain the smallest effect.
     """
 
-    place: DefenseInSetting
-    main: str
-    smallest: float
     attacks: Sequence[Scored]
-    matches: Sequence[BaselineComparison]
-    answered: Sequence[BaselineComparison]
-    words: Sequence[BaselineComparison]
-    labels: Sequence[BaselineComparison]
+    match: Comparison | None
+    over_class: Comparison | None
+    answered: Sequence[tuple[Scored, Comparison]]
+    words: Comparison | None
+    either: Sequence[Comparison]
+    labels: Comparison | None
     parts: Sequence[Reason]
-    exact: Sequence[Hits]
-    recovered: Sequence[Hits]
-    returned: Mapping[AttackKey, frozenset[VictimKey]]
+    exact: Hits
+    recovered: Hits
+    false: Mapping[AttackKey, tuple[int, int]]
     jobs: Mapping[str, int]
-    working: Mapping[AttackKey, str]
+    power: Power
     members: Finding | None
     bounded: bool
 
@@ -120,6 +118,7 @@ def judge(
     *,
     rule: VerdictRule = _RULE,
     working: Mapping[AttackKey, str] = _NOTHING,
+    searches: Mapping[AttackKey, Search] = _NO_SEARCHES,
     members: Finding | None = None,
     bounded: bool = False,
 ) -> Verdict:
@@ -133,58 +132,53 @@ def judge(
         rule: the smallest effect that counts, and the fewest clients.
         working: attacks that are shown to leak undefended victims, and the setting of these: the
             positive control.
+        searches: how far attacks searched their objective, of those that have one.
         members: what tells members best.
         bounded: whether a bound on information rules out the smallest effect, by any attack.
     """
-    main = MAIN[modality]
     here = {
         m: [candidate for candidate in scored_by_metric.get(m, ()) if candidate.place == place]
         for m in metrics(modality)
     }
-    tested = _tested(place, scores, here, modality, rule, working, members, bounded=bounded)
-    labels = tested.labels if any(match.leaks for match in tested.labels) else ()
-    known = {attack.attacker: attack for attack in tested.attacks}
-    beating = _beating(tested)
-    best = max(
-        tested.matches,
-        key=lambda match: (match.attacker in beating, known[match.attacker].mean),
-        default=None,
+    seen = _evidence(
+        place, scores, here, modality, rule, working, searches, members, bounded=bounded
     )
-    null = best.hardest(main) if best else None
-    gaps = adaptive_gaps(tested.attacks)
-    gap = max(gaps, key=lambda pair: max(pair.value, pair.base), default=None)
-    chosen = portfolio(tested.attacks)
-    rows, grade = _rows(tested)
+    rows, grade = rows_word(seen)
+    labels = _label_reader(here, seen, rule)
     telling = members if members is not None and members.tells else None
-    victims = _victims(tested.attacks)
+    beating = _beating(here, modality, rule)
+    best = max(seen.attacks, key=lambda a: (a.attacker in beating, a.mean), default=None)
+    gaps = adaptive_gaps(seen.attacks)
+    gap = max(gaps, key=lambda pair: max(pair.value, pair.base), default=None)
+    chosen = portfolio(seen.attacks)
+    victims = _victims(seen.attacks)
+    null = seen.match.hardest if seen.match else None
     return Verdict(
         **place._asdict(),
-        word=_word(rows, labels=bool(labels), members=telling is not None),
+        word=_word(rows, labels=labels is not None, members=telling is not None),
         rows=rows,
         grade=grade or ("class only" if labels else None),
         smallest=rule.smallest(modality),
-        most=_most(tested, main),
-        verbatim=_clients(tested, tested.returned.values()),
-        exact=_clients(tested, [hits.hit for hits in tested.exact]),
-        recovered=_clients(tested, [hits.gained for hits in tested.recovered]),
-        reasons=tuple(_reasons(rows, tested)),
+        most=_most(seen),
+        verbatim=_clients(seen, seen.exact.counted()),
+        exact=_clients(seen, seen.exact.hit),
+        recovered=_clients(seen, seen.recovered.alone),
+        beyond=_clients(seen, _of(seen, seen.match.above if seen.match else frozenset())),
+        reasons=tuple(_reasons(place, rows, seen)),
         levels=tuple(sorted(filter(None, set(scores.level)))),
-        attacks=len(tested.attacks),
+        attacks=len(seen.attacks),
         victims=len(victims),
         clients=len(owners(victims)),
-        jobs=dict(tested.jobs),
-        strongest=_reached(known[best.attacker]) if best else None,
-        labels=max(labels, key=_over_labels).attacker if labels else None,
+        jobs=dict(seen.jobs),
+        strongest=_reached(best) if best else None,
+        labels=labels,
         members=telling,
         null=null,
-        nulls={
-            kind: fmean(blind.values.values())
-            for kind, blind in (nulls_of(known[best.attacker], here[main]) if best else {}).items()
-        },
-        over_null=best.against[main][null] if best and null else None,
+        nulls=_nulls(best, here[MAIN[modality]]) if best else {},
+        over_null=seen.match.leads[null] if seen.match and null else None,
         beating=beating,
-        oblivious=_strongest([attack for attack in tested.attacks if not attack.attacker.adaptive]),
-        adaptive=_strongest([attack for attack in tested.attacks if attack.attacker.adaptive]),
+        oblivious=_strongest([attack for attack in seen.attacks if not attack.attacker.adaptive]),
+        adaptive=_strongest([attack for attack in seen.attacks if attack.attacker.adaptive]),
         gained=gap.attacker if gap else None,
         gain=gap.difference if gap else None,
         portfolio=estimate(chosen) if chosen else None,
@@ -197,44 +191,150 @@ def metrics(modality: Modality) -> tuple[str, ...]:
     return (MAIN[modality], LABELS, EXACT_METRIC[modality], *words)
 
 
-def _tested(
+def rows_word(seen: Evidence) -> tuple[Word, Grade | None]:
+    """The verdict on the private rows, and how bad their leak is."""
+    grade = _grade(seen)
+    if grade is not None:
+        return "leaks", grade
+    if seen.bounded:
+        return "holds by bound", None
+    if seen.match is None:
+        return ("not decided" if seen.jobs["done"] + broken(seen.jobs) else "not attacked"), None
+    return ("not decided" if list(_open(seen)) else "no leak found"), None
+
+
+def _evidence(
     place: DefenseInSetting,
     scores: pd.DataFrame,
     here: Mapping[str, Sequence[Scored]],
     modality: Modality,
     rule: VerdictRule,
     working: Mapping[AttackKey, str],
+    searches: Mapping[AttackKey, Search],
     members: Finding | None,
     *,
     bounded: bool,
-) -> _Tested:
-    main = MAIN[modality]
-    rows = attacked(scores)
-    matches = compared(here, (main,), rule, rule.smallest(modality))
-    exact = exact_hits(here, modality)
-    return _Tested(
-        place=place,
-        main=main,
-        smallest=rule.smallest(modality),
-        attacks=[attack for attack in here[main] if is_attack(attack)],
-        matches=matches,
-        answered=answered(here, (main,), rule, rule.smallest(modality))
-        + (answered(here, WORDS, rule, rule.rouge) if modality == "text" else []),
-        words=compared(here, WORDS, rule, rule.rouge) if modality == "text" else [],
-        labels=compared(here, (LABELS,), rule, rule.rouge),
-        parts=[*leaking_parts(here[main], main, rule, rule.smallest(modality))],
-        exact=exact,
-        recovered=recovered_hits(here, modality),
-        returned={hits.attacker: verbatim(hits, len(matches)) for hits in exact},
-        jobs=by_status(jobs(rows[rows.attack != PRIOR_ONLY])),
-        working=working,
+) -> Evidence:
+    main, smallest = MAIN[modality], rule.smallest(modality)
+    attacks = list(filter(is_attack, here[main]))
+    question = _main_question(modality, rule)
+    labels = _compared(here[LABELS], Question(LABELS, rule.rouge, rule.clients))
+    told = labels is not None and labels.leaks
+    by_class = Question(main, CLASS[main], rule.clients, question.shares)
+    known = attacked(scores)
+    return Evidence(
+        attacks=attacks,
+        match=compare(attacks, here[main], question),
+        over_class=compare(attacks, here[main], by_class) if told else None,
+        answered=list(refusing(attacks, here[main], question)),
+        words=_words_compared(here, modality, rule),
+        either=[
+            match
+            for metric in (WORDS if modality == "text" else ())
+            if (match := _compared(here[metric], Question(metric, rule.rouge, rule.clients)))
+        ],
+        labels=labels,
+        parts=list(leaking_parts(attacks, here[main], question)),
+        exact=exact_hits(here, modality, attacks),
+        recovered=recovered_hits(here, modality, attacks),
+        false=_false_certificates(here, modality, attacks),
+        jobs=by_status(jobs(known[known.attack != PRIOR_ONLY])),
+        power=Power(
+            defense=place.defense,
+            options=place.defense_options,
+            attacks=attacks,
+            working=working,
+            leads=_over_blind(attacks, here[main]),
+            searches=searches,
+            smallest=smallest,
+        ),
         members=members,
         bounded=bounded,
     )
 
 
-def _over_labels(match: BaselineComparison) -> float:
-    return min((lead.mean for lead in match.against[LABELS].values()), default=-math.inf)
+def _main_question(modality: Modality, rule: VerdictRule) -> Question:
+    main = MAIN[modality]
+    return Question(main, rule.smallest(modality), rule.clients, shares=modality == "text")
+
+
+def _compared(
+    here: Sequence[Scored], question: Question, comparisons: int = 1
+) -> Comparison | None:
+    return compare(list(filter(is_attack, here)), here, question, comparisons)
+
+
+def _words_compared(
+    here: Mapping[str, Sequence[Scored]], modality: Modality, rule: VerdictRule
+) -> Comparison | None:
+    if modality != "text":
+        return None
+    joint = jointly([here[metric] for metric in WORDS])
+    return _compared(joint, Question("words", rule.rouge, rule.clients))
+
+
+def _false_certificates(
+    here: Mapping[str, Sequence[Scored]], modality: Modality, attacks: Sequence[Scored]
+) -> dict[AttackKey, tuple[int, int]]:
+    by_attack = {a.attacker: exact_hits(here, modality, [a]) for a in attacks}
+    return {
+        key: (len(known.certified), false)
+        for key, known in by_attack.items()
+        if (false := len(known.certified - known.hit))
+    }
+
+
+def _over_blind(attacks: Sequence[Scored], here: Sequence[Scored]) -> dict[AttackKey, float]:
+    blind = blind_guess(here)
+    leads = {a.attacker: difference(a.values, blind.values) for a in attacks} if blind else {}
+    return {key: lead.mean for key, lead in leads.items() if lead is not None}
+
+
+def _nulls(best: Scored, here: Sequence[Scored]) -> dict[str, float]:
+    """Mean of each baseline of an attack."""
+    other = next((o for o in here if _is_other(o, best)), None)
+    known = {PRIOR_ONLY: blind_guess(here), OTHER_CLIENT: other}
+    return {kind: fmean(null.values.values()) for kind, null in known.items() if null}
+
+
+def _is_other(candidate: Scored, attack: Scored) -> bool:
+    return (candidate.attacker, candidate.control) == (attack.attacker, OTHER_CLIENT)
+
+
+def _beating(
+    here: Mapping[str, Sequence[Scored]], modality: Modality, rule: VerdictRule
+) -> tuple[AttackKey, ...]:
+    """Attacks that are shown to leak rows alone, by whatever route; they share the error."""
+    main, words = MAIN[modality], jointly([here[metric] for metric in WORDS if metric in here])
+    attacks = list(filter(is_attack, here[main]))
+    question, count = _main_question(modality, rule), len(attacks)
+
+    def leaks(attack: Scored) -> bool:
+        known = [compare([attack], here[main], question, count)]
+        alone = [word for word in words if word.attacker == attack.attacker and is_attack(word)]
+        known.append(compare(alone, words, Question("words", rule.rouge, rule.clients), count))
+        return (
+            any(match is not None and match.leaks for match in known)
+            or bool(exact_hits(here, modality, [attack]).counted(count))
+            or recovered_hits(here, modality, [attack]).shown(count)
+        )
+
+    return tuple(attack.attacker for attack in attacks if leaks(attack))
+
+
+def _label_reader(
+    here: Mapping[str, Sequence[Scored]], seen: Evidence, rule: VerdictRule
+) -> AttackKey | None:
+    """The attack that reads withheld labels best, where they leak."""
+    if seen.labels is None or not seen.labels.leaks:
+        return None
+    question = Question(LABELS, rule.rouge, rule.clients)
+    leads = {
+        attack.attacker: match.mean
+        for attack in filter(is_attack, here[LABELS])
+        if (match := compare([attack], here[LABELS], question)) is not None
+    }
+    return max(leads, key=lambda key: leads[key])
 
 
 def _strongest(attacks: Sequence[Scored]) -> Reached | None:
@@ -247,28 +347,28 @@ def _reached(attack: Scored) -> Reached:
     )
 
 
-def _beating(tested: _Tested) -> tuple[AttackKey, ...]:
-    """Attacks that are shown to leak rows, by whatever route."""
-    shown = [attacker for attacker, victims in tested.returned.items() if victims]
-    shown += [hits.attacker for hits in tested.recovered if hits.shown(len(tested.matches))]
-    shown += [matched.attacker for matched in (*tested.matches, *tested.words) if matched.leaks]
-    return tuple(dict.fromkeys(shown))
-
-
-def _victims(attacks: Iterable[Scored]) -> frozenset[VictimKey]:
+def _victims(attacks: Sequence[Scored]) -> frozenset[VictimKey]:
     return frozenset(victim for attack in attacks for victim in attack.values)
 
 
-def _clients(tested: _Tested, hits: Iterable[frozenset[VictimKey]]) -> Clients:
-    tried = _victims(attack.answered for attack in tested.attacks)
-    return counted(frozenset[VictimKey]().union(*hits), _victims(tested.attacks), tried)
+def _of(seen: Evidence, clients: frozenset[int]) -> frozenset[VictimKey]:
+    """One victim of each of these clients."""
+    by_client = {victim.owner: victim for victim in _victims(seen.attacks)}
+    return frozenset(by_client[client] for client in clients)
 
 
-def _most(tested: _Tested, main: str) -> float | None:
-    """The largest of the attacks' upper bounds; None if one has none."""
-    matches = [match for match in (*tested.matches, *tested.answered) if main in match.against]
-    known = [bound for match in matches if (bound := match.most(main)) is not None]
-    return max(known) if known and len(known) == len(matches) else None
+def _clients(seen: Evidence, hit: frozenset[VictimKey]) -> Clients:
+    tried = _victims([attack.answered for attack in seen.attacks])
+    return clients_of(hit, _victims(seen.attacks), tried)
+
+
+def _most(seen: Evidence) -> float | None:
+    """The largest of the upper bounds; None if one is missing."""
+    if seen.match is None:
+        return None
+    ends = [match.most for match in (seen.match, *(match for _, match in seen.answered))]
+    known = [end for end in ends if end is not None]
+    return max(known) if len(known) == len(ends) else None
 
 
 def _word(rows: Word, *, labels: bool, members: bool) -> Word:
@@ -279,116 +379,90 @@ def _word(rows: Word, *, labels: bool, members: bool) -> Word:
     return "members leak" if members else rows
 
 
-def _rows(tested: _Tested) -> tuple[Word, Grade | None]:
-    """The verdict on the private rows, and how bad their leak is."""
-    if tested.bounded and not (tested.matches and _beating(tested)):
-        return "holds by bound", None
-    if not tested.matches:
-        jobs = tested.jobs
-        return ("not decided" if jobs["done"] + broken(jobs) else "not attacked"), None
-    if any(tested.returned.values()):
-        return "leaks", "verbatim"
-    if any(hits.shown(len(tested.matches)) for hits in tested.recovered):
-        return "leaks", "recognisable"
-    if any(match.leaks for match in tested.matches):
-        some = any(hits.gained for hits in tested.recovered)
-        return "leaks", "recognisable" if some else "better than guessing"
-    if any(match.leaks for match in tested.words):
-        return "leaks", "words"
-    return ("not decided" if list(_open(tested)) else "no leak found"), None
+def _grade(seen: Evidence) -> Grade | None:
+    """How bad a leak of rows is; None where none is shown."""
+    if seen.exact.counted():
+        return "verbatim"
+    if seen.recovered.shown():
+        return "recognisable"
+    match = seen.over_class or seen.match
+    if match is not None and match.leaks:
+        return (
+            "recognisable" if seen.recovered.alone and match.mean_leaks else "better than guessing"
+        )
+    return "words" if seen.words is not None and seen.words.leaks else None
 
 
-def _open(tested: _Tested) -> Iterator[Reason]:
+def _open(seen: Evidence) -> Iterator[Reason]:
     """What keeps rows that are not shown to leak from ``no leak found``."""
-    yield from merged(
-        matched.reason for matched in (*tested.matches, *tested.words) if not matched.within
-    )
-    known = {attack.attacker: attack for attack in tested.attacks}
-    yield from (m.reason_of(known[m.attacker]) for m in tested.answered if not m.within)
-    yield from tested.parts
-    yield from unsure(tested.members)
-    for match in tested.labels:
-        if not match.leaks and _over_labels(match) > _MANY_LABELS:
-            yield match.reason
-    for hits in tested.recovered:
-        more, less = len(owners(hits.gained)), len(owners(hits.blind - hits.hit))
-        if more > less:
-            numbers = {"clients": float(more), "blind": float(less)}
-            yield Reason(kind="recovered", attack=hits.attacker, numbers=numbers)
-    for hits in tested.exact:
-        if hits.gained:  # not so many that they count
-            numbers = {"clients": float(len(owners(hits.gained)))}
-            yield Reason(kind="exact", attack=hits.attacker, numbers=numbers)
-    yield from lost(tested.jobs)
-    yield from _untried(tested)
+    match = seen.match
+    assert match is not None
+    if match.leaks:  # and it is the class that does
+        yield Reason(kind="class_only", numbers={"mean": match.mean})
+    elif not match.within:
+        yield match.reason
+    if seen.words is not None and not seen.words.within:
+        yield seen.words.reason
+    yield from (_one_side(match) for match in seen.either if match.mean_leaks)
+    yield from (_answered(attack, part) for attack, part in seen.answered if not part.within)
+    yield from seen.parts
+    yield from unsure(seen.members)
+    if seen.labels is not None and not seen.labels.leaks and seen.labels.mean > _MANY_LABELS:
+        yield seen.labels.reason
+    yield from _more(seen)
+    yield from lost(seen.jobs)
+    yield from seen.power.lacking()
 
 
-def _untried(tested: _Tested) -> Iterator[Reason]:
-    """Which attack is missing: one that works without a defense, and is adapted to the defense."""
-    if not any(attack.tried for attack in tested.attacks):
-        yield Reason(kind="hardly_tested")
-    elif not _fitting(tested):
-        yield Reason(kind="no_adaptive")
-    elif not _controls(tested):
-        yield Reason(kind="no_control")
-    elif missing := shortfall(_over_blind(tested), tested.smallest):
-        yield Reason(kind="below_blind", numbers={"mean": -missing})
+def _one_side(match: Comparison) -> Reason:
+    """That one of precision and recall of words is above its baselines, without the other."""
+    numbers = {"mean": match.mean}
+    return Reason(kind="beats_one", baseline="", metric=match.metric, numbers=numbers)
 
 
-def _over_blind(tested: _Tested) -> list[float]:
-    """Mean leads over the blind guess, of the attacks that a word of holding rests on."""
-    leads = {match.attacker: match.against[tested.main] for match in tested.matches}
-    resting = [leads[key] for key in _fitting(tested) if {*_twins(key, tested)} & {*tested.working}]
-    return [against[PRIOR_ONLY].mean for against in resting if PRIOR_ONLY in against]
+def _answered(attack: Scored, match: Comparison) -> Reason:
+    """That an attack, on the victims that it did not refuse, may leak these."""
+    of, refused = float(len(attack.values)), float(len(attack.refused))
+    least = {"mean": match.mean} if match.leads else {}
+    numbers = {"of": of, "victims": of - refused} | least
+    return Reason(kind="answered", attack=attack.attacker, metric=match.metric, numbers=numbers)
 
 
-def _fitting(tested: _Tested) -> list[AttackKey]:
-    """Attacks that tried the victims, under a defense those that are adapted to it."""
-    keys = [attack.attacker for attack in tested.attacks if attack.tried]
-    if tested.place.defense == "none":
-        return keys
-    return [key for key in keys if allows_for(key, tested.place.defense_options)]
+def _more(seen: Evidence) -> Iterator[Reason]:
+    """Examples or clients that stand out, too few to exclude chance."""
+    more, less = examples(seen.recovered.alone), examples(seen.recovered.chance)
+    if more > less:
+        numbers = {"clients": float(len(owners(seen.recovered.alone))), "blind": float(less)}
+        yield Reason(kind="recovered", numbers=numbers)
+    if seen.exact.alone:
+        yield Reason(kind="exact", numbers={"clients": float(len(owners(seen.exact.alone)))})
+    if seen.match is not None and seen.match.above and not seen.match.leaks:
+        numbers = {"clients": float(len(seen.match.above))}
+        yield Reason(kind="beyond", numbers=numbers)
 
 
-def _controls(tested: _Tested) -> dict[AttackKey, str]:
-    """Those of them, or their oblivious variants, that work without a defense; by which setting."""
-    shown = [twin for key in _fitting(tested) for twin in _twins(key, tested)]
-    return {key: tested.working[key] for key in shown if key in tested.working}
-
-
-def _twins(key: AttackKey, tested: _Tested) -> list[AttackKey]:
-    """An attack, and its oblivious variant if that works without a defense."""
-    twin = oblivious_twin(key, tested.working)
-    return [key] if twin is None else [key, twin]
-
-
-def _reasons(rows: Word, tested: _Tested) -> Iterator[Reason]:
-    for hits in tested.exact:
-        false = len(hits.certified - hits.hit)
-        if false:
-            numbers = {"false": float(false), "certified": float(len(hits.certified))}
-            yield Reason(kind="false_certificates", attack=hits.attacker, numbers=numbers)
-    if not tested.matches:
+def _reasons(place: DefenseInSetting, rows: Word, seen: Evidence) -> Iterator[Reason]:
+    for attack, (certified, false) in seen.false.items():
+        numbers = {"false": float(false), "certified": float(certified)}
+        yield Reason(kind="false_certificates", attack=attack, numbers=numbers)
+    if seen.match is None:
         if rows == "not decided":
             yield Reason(kind="no_metric")
-        else:
+        elif rows == "not attacked":
             unrun: dict[str, float] = {
-                word: float(tested.jobs[word]) for word in sorted(UNSCORED) if tested.jobs[word]
+                word: float(seen.jobs[word]) for word in sorted(UNSCORED) if seen.jobs[word]
             }
             yield Reason(kind="unrun", numbers=unrun)
         return
     if rows == "not decided":
-        yield from _open(tested)
+        yield from _open(seen)
     elif rows == "no leak found":
-        foreign = _controls(tested)
-        if tested.place.setting not in foreign.values():
-            attack, setting = next(iter(foreign.items()))
-            yield Reason(kind="foreign_control", attack=attack, setting=setting)
+        yield from seen.power.noted(place.setting)
     elif rows == "leaks":
-        if tested.bounded:
+        if seen.bounded:
             yield Reason(kind="contradiction")
-        if not any(match.against[m] for match in tested.matches for m in match.against):
+        if not seen.match.leads:
             yield Reason(kind="no_null")
-        yield from (reason for reason in lost(tested.jobs) if reason.kind != "failed")
-    if skipped := tested.jobs["skipped"]:
+        yield from (reason for reason in lost(seen.jobs) if reason.kind != "failed")
+    if skipped := seen.jobs["skipped"]:
         yield Reason(kind="skipped", numbers={"jobs": float(skipped)})

@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.comparison import MOST_CLIENTS
 from experiments.analysis.findings import UTILITY
+from experiments.analysis.portfolio import MOST_CLIENTS
 from experiments.bounds.information import CERTAIN, most
 from experiments.decision.sequence import upper
 from experiments.stages.coverage import THRESHOLDS

@@ -10,9 +10,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import TypeAlias
 
-from experiments.analysis.blind import counting_effect, shortfall
-from experiments.analysis.gaps import oblivious_twin
 from experiments.analysis.hits import CLOSE, EXACT_METRIC
+from experiments.analysis.power import counting_effect, shortfall
 from experiments.decision.plan import UNDEFENDED
 from experiments.decision.search import Score
 from experiments.decision.targets import SHARES, Target, unit_of, whole_range
@@ -109,7 +108,7 @@ class CellTrial:
         if not fitting:
             return "no attack that is adapted to the defense was run"
         working = [entry.key for entry in self._entries if entry.label in self.working]
-        resting = [key for key in fitting if key in working or oblivious_twin(key, working)]
+        resting = [key for key in fitting if key in working]
         if not resting:
             return "no attack that is adapted to the defense is shown to work without one"
         labels = [entry.label for entry in self._entries if entry.key in resting]
@@ -141,10 +140,8 @@ class CellTrial:
 
     @property
     def controls(self) -> list[str]:
-        """Labels of the attacks that allow for some defense, and of their oblivious variants."""
-        fitting = [entry.key for entry in self._entries if entry.adaptive or entry.estimates]
-        twins = [oblivious_twin(key, [entry.key for entry in self._entries]) for key in fitting]
-        return [entry.label for entry in self._entries if entry.key in (*fitting, *twins)]
+        """Labels of the attacks that allow for some defense."""
+        return [entry.label for entry in self._entries if entry.adaptive or entry.estimates]
 
     def _of_client(self, labels: Collection[str], client: int) -> dict[str, dict[str, list[Score]]]:
         """Attack -> target -> score of each example that is the client's alone, or its first."""

@@ -65,14 +65,14 @@ def entries(experiment: ExperimentConfig) -> list[Entry]:
 
 @cache
 def allows_for(attacker: AttackKey, defense_options: str) -> bool:
-    """Whether an attack uses, told of it, or measures on the update all that a defense distorts.
+    """Whether an attack models, told of it, or measures on the update all that a defense distorts.
 
     Args:
         attacker: by the name of its class; one that is not installed is taken at its word.
         defense_options: the chain's tables as canonical JSON.
     """
     attack = attack_classes().get(attacker.attack)
-    if attack is None or (attacker.adaptive and attack.uses is None):
+    if attack is None:
         return attacker.adaptive
     try:
         distortions = build_chain(json.loads(defense_options), "defenses").distortions

@@ -15,7 +15,9 @@ from experiments.wording.names import show
 from experiments.wording.prose import capital, counted, listed
 from fedsim.records import PRIOR_ONLY, AttackKey
 
-_BESIDE = frozenset({"false_certificates", "skipped", "foreign_control", "contradiction"})
+_BESIDE = frozenset(
+    {"false_certificates", "skipped", "foreign_control", "power_unmeasured", "contradiction"}
+)
 """Kinds of reasons that do not say why a verdict is not decided."""
 _LENGTH = 160
 """Characters of a reason in a sentence. Half as many cut the names of two vocabularies that do not

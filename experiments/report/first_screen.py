@@ -24,6 +24,8 @@ _ADVICE: Mapping[Kind, str] = {
     "no_adaptive": "an attack adapted to {who}",
     "no_control": "an attack on {who} that is shown to work without a defense",
     "below_blind": "an attack that returns no less than a blind guess under {who}",
+    "search_errors": "a longer search under {who}: the private rows have the better objective",
+    "beyond": "more clients under {who}: single ones are beyond every blind guess",
     "hardly_tested": "an attack that does not refuse most victims under {who}",
     "no_null": "a blind guess to compare with under {who}: the attack prior_only",
     "round": "the rounds of {who} by themselves: in one the attacks are better than guessing",

@@ -55,7 +55,7 @@ def _percent(share: float) -> str:
 
 
 def _who(section: TaskFindings, reason: Reason) -> str:
-    return attack_label(section, reason.attack)
+    return attack_label(section, reason.attack) if reason.attack else "the best attack"
 
 
 def _false(section: TaskFindings, reason: Reason) -> str:
@@ -107,6 +107,8 @@ def _wide(section: TaskFindings, reason: Reason) -> str:
 
 
 def _beats_one(section: TaskFindings, reason: Reason) -> str:
+    if not reason.baseline:
+        return f"{title(reason.metric)} alone is surely above blind guesses"
     other = next(name for kind, name in BASELINES.items() if kind != reason.baseline)
     return (
         f"{_metric(reason)}{_who(section, reason)} is above {other}, not above "
@@ -125,6 +127,28 @@ def _exact(section: TaskFindings, reason: Reason) -> str:
     return (
         f"{_who(section, reason)} returns an example of {_clients(reason)} exactly where no blind "
         "guess does, but blind guesses come near to others: too few to exclude chance"
+    )
+
+
+def _beyond(_: TaskFindings, reason: Reason) -> str:
+    return (
+        f"{_clients(reason)} have an example whose lead over the blind guess is above all that "
+        "attacks on other clients' updates get: too few to exclude chance"
+    )
+
+
+def _class_only(section: TaskFindings, reason: Reason) -> str:
+    lead = f"{show(reason.numbers['mean'], unit_of_main(section))}{unit_after(section)}"
+    return f"the lead of {lead} over blind guesses is no more than knowing the label may bring"
+
+
+def _search_errors(section: TaskFindings, reason: Reason) -> str:
+    numbers = reason.numbers
+    by = f"{show(numbers['excess'], reason.metric or '1')} {reason.metric}".strip()
+    return (
+        f"the search of {_who(section, reason)} ended too early: of {numbers['errors']:.0f} of "
+        f"{numbers['updates']:.0f} updates the private examples have the better objective, by {by} "
+        "in the median"
     )
 
 
@@ -188,9 +212,10 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
     "beats_one": _beats_one,
     "recovered": _recovered,
     "exact": _exact,
+    "beyond": _beyond,
+    "class_only": _class_only,
     "round": _alone("in round {part:.0f}"),
     "seed": _alone("under seed {part:.0f}"),
-    "best": _alone("on the best example of each batch"),
     "answered": _answered,
     "members": _members,
     "contradiction": lambda *_: (
@@ -206,6 +231,11 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
     "no_adaptive": lambda *_: "no attack was adapted to the defense",
     "no_control": lambda *_: "no attack that was run is shown to work here without a defense",
     "below_blind": _below_blind,
+    "search_errors": _search_errors,
+    "power_unmeasured": lambda *_: (
+        "how far these attacks searched is not measured: none of them has an objective, or it was "
+        "not compared at the private examples"
+    ),
     "foreign_control": _foreign,
     "hardly_tested": lambda *_: "every attack refused most victims",
     "skipped": lambda _, reason: f"{_jobs(reason)} were skipped",

@@ -17,9 +17,18 @@ from fedsim.types import Batch, Tensors
 
 DefenseStage: TypeAlias = Literal["sample", "client"]
 Distortion: TypeAlias = Literal[
-    "scale", "noise", "sparsity", "sign", "rounding", "projection", "orthogonal", "inputs"
+    "scale",
+    "noise",
+    "sparsity",
+    "sign",
+    "rounding",
+    "truncation",
+    "projection",
+    "orthogonal",
+    "inputs",
 ]
-"""Losses of an update: its length; its exact values, to noise, zeros, signs or rounding; a linear
+"""Losses of an update: its length; its exact values, to noise, zeros, signs, rounding or a cap on
+magnitudes; a linear
 part, which the surrogate or ``comparable`` leaves out, too; all but each tensor's length, in an
 orthogonal direction; or that the examples were changed before it was computed."""
 DefenseFamily: TypeAlias = Literal[

@@ -78,8 +78,8 @@ class PercentilePrivacy(Defense):
 
     @property
     def distortions(self) -> frozenset[Distortion]:
-        """Zeros; truncation is part of the surrogate."""
-        return frozenset({"sparsity"})
+        """Zeros and caps."""
+        return frozenset({"sparsity", "truncation"})
 
     @property
     def strength(self) -> Strength:

@@ -113,8 +113,8 @@ class SvtPrivacy(Defense):
 
     @property
     def distortions(self) -> frozenset[Distortion]:
-        """Zeros and noise."""
-        return frozenset({"sparsity", "noise"})
+        """Zeros, noise and caps."""
+        return frozenset({"sparsity", "noise", "truncation"})
 
     @property
     def strength(self) -> Strength:

@@ -70,6 +70,12 @@ def judged(
     return judge(PLACE, score_frame([], {}), known, modality, working=working)
 
 
+def in_full_rounds(parts: Parts) -> Parts:
+    """The same, where no text was guessed for any other client of the round."""
+    hits = list(parts["exact_match"])
+    return {**parts, "exact_match": [*hits, np.zeros(len(hits[0]))]}
+
+
 def texts(clients: int, exact: int, seed: int = 0) -> Parts:
     """``exact`` sentences come back word for word, the others as blind guesses do."""
     rng = np.random.default_rng(seed)

@@ -19,6 +19,7 @@ from tests.experiments.analysis.broken import (
     Floats,
     Parts,
     images,
+    in_full_rounds,
     judged,
     scores,
     texts,
@@ -35,10 +36,13 @@ def even(clients: int, gain: float) -> Parts:
 @pytest.mark.parametrize("exact", [1, 2, 3, 5, 8])
 def test_sentences_that_came_back_verbatim_leak(clients: int, exact: int) -> None:
     # Before: "no leak found" for 1 of 60, 2 of 100, 3 of 200 and 3 of 500.
-    verdict = judged(texts(clients, exact), "text")
+    verdict = judged(in_full_rounds(texts(clients, exact)), "text")
     assert (verdict.word, verdict.grade) == ("leaks", "verbatim")
     assert (verdict.verbatim.hit, verdict.verbatim.of) == (exact, clients)
     assert 0 < verdict.verbatim.low < exact / clients
+    # Beside a single guess from another update, one or two may be luck.
+    alone = judged(texts(clients, exact), "text")
+    assert alone.word == ("leaks" if exact > 2 else "not decided")
 
 
 def test_images_at_100_db_leak_however_few() -> None:

@@ -82,7 +82,7 @@ def test_blind_guesses_at_refused_victims_hide_no_lead() -> None:
     other = [replace(r, attack="gi") for r in leak if r.attack == "dlg"]
     both = [*refusing(leak, range(29)), *refusing(other, range(29, 58))]
     halves = verdicts([*tried(8, 20.0), *both])["", "gaussian_noise"]
-    assert halves.word == "not decided"
+    assert halves.word == "leaks"  # an attacker runs both
     # What was answered without a lead holds, and the share of clients counts those alone.
     quiet = refusing(tried(60, 0.0, **NOISE), range(28))
     none = verdicts([*tried(8, 20.0), *quiet])["", "gaussian_noise"]
@@ -106,7 +106,7 @@ def test_a_mean_hides_no_seed_and_no_best_example() -> None:
         for lead in [14.0 * (e == 0 and r.attack != PRIOR_ONLY and r.control == "none")]
     ]
     best = verdicts([*tried(8, 20.0), *batches])["", "gaussian_noise"]
-    assert (best.word, kinds(best)) == ("not decided", {"best"})
+    assert (best.word, best.grade, best.beyond.hit) == ("leaks", "better than guessing", 12)
     # A control that is as good at another example of the batch is no worse.
     swapped = [
         replace(r, value=(r.value or 0) + 14.0 * (r.control != "none" and r.example == 1))
@@ -128,14 +128,15 @@ def test_a_control_of_another_setting_counts_only_where_none_was_run() -> None:
     large: dict[str, Any] = {"cell": "c2", "batch_size": 4}
     known = [*tried(8, 20.0), *tried(8, 0.0, **NOISE, **large)]
     alone = verdicts(known)["batch_size=4", "gaussian_noise"]
-    assert (alone.word, kinds(alone)) == ("no leak found", {"foreign_control"})
+    assert alone.word == "no leak found"
+    assert kinds(alone) == {"foreign_control", "power_unmeasured"}
     assert alone.reasons[0].setting == "batch_size=1"
     here = verdicts([*known, *tried(8, 0.0, **large)])
     for defense in ("none", "gaussian_noise"):
         verdict = here["batch_size=4", defense]
         assert (verdict.word, kinds(verdict)) == ("not decided", {"no_control"})
     works = verdicts([*known, *tried(8, 20.0, **large)])["batch_size=4", "gaussian_noise"]
-    assert (works.word, kinds(works)) == ("no leak found", set())
+    assert (works.word, kinds(works)) == ("no leak found", {"power_unmeasured"})
 
 
 @pytest.mark.parametrize(("attack", "word"), [("dlg", "no leak found"), ("spear", "not decided")])
@@ -167,7 +168,8 @@ def test_clients_that_hold_one_row_are_one() -> None:
     rows = tried(8, 3.0, **NOISE)
     assert verdicts(rows)["", "gaussian_noise"].word == "leaks"
     same = verdicts([replace(r, row=7) for r in rows])["", "gaussian_noise"]
-    assert (same.word, kinds(same)) == ("not decided", {"few_clients", "no_control"})
+    assert same.word == "not decided"
+    assert kinds(same) == {"few_clients", "beyond", "no_control"}
     # Recovered images of one row are one hit, of eight rows eight.
     seen = [replace(r, row=7) for r in tried(8, 16.0, **NOISE)]
     assert verdicts(seen)["", "gaussian_noise"].word == "not decided"

@@ -80,6 +80,7 @@ def verdict(word: Word, defense: str = "none", options: str = "[]", **given: Any
         "verbatim": clients(0),
         "exact": clients(0),
         "recovered": clients(6 if word == "leaks" else 0),
+        "beyond": clients(0),
         "reasons": (),
         "members": None,
         "levels": (),
