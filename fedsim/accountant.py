@@ -37,6 +37,7 @@ import numpy as np
 
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
+from fedsim.threads import PROCESS
 
 _COARSEST = 50.0
 """Coarsest grid of privacy losses; above a few hundred the library's exponential overflows."""
@@ -207,7 +208,7 @@ def _renyi(steps: int, rate: float, target: float, delta: float) -> float:
         total = RdpAccountant(_ORDERS).compose(SelfComposedDpEvent(event, steps))
         return math.log(total.get_epsilon(delta) / target)
 
-    with warnings.catch_warnings(action="ignore"):
+    with PROCESS, warnings.catch_warnings(action="ignore"):
         try:
             return math.exp(brentq(excess, math.log(1e-3), math.log(1e3), xtol=1e-2))
         except ValueError:  # outside this range, or without a change of sign

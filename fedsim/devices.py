@@ -6,9 +6,10 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
+
+from fedsim.threads import exclusive
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 """Read when a process first multiplies on a GPU: without it, cuBLAS adds in any order."""
@@ -27,7 +28,7 @@ def device_name(device: torch.device) -> str:
     return device.type if device.type != "cuda" else torch.cuda.get_device_name(device)
 
 
-@contextmanager
+@exclusive
 def float32(*, tf32: bool) -> Iterator[None]:
     """Multiply float32 as such on GPUs, where torch convolves in TF32 (10 bits) by default.
 

@@ -8,10 +8,12 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
+
+from fedsim.threads import exclusive
 
 _MODULES = (
     torch,
@@ -36,7 +38,7 @@ _PLACES: tuple[Any, ...] = (
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
 
 
-@contextmanager
+@exclusive
 def unchanged() -> Iterator[None]:
     """Put back at the end whatever was changed in between; random generators are ``seeded``'s.
 
@@ -126,7 +128,10 @@ def _set_folder(folder: str) -> None:
 
 
 def _mask() -> int:
-    mask = os.umask(0o077)  # it cannot be read otherwise
+    """Linux tells it; elsewhere it has to be set to be read, which for a moment closes files."""
+    with suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
+        return next(int(line[6:], 8) for line in status if line.startswith("Umask:"))
+    mask = os.umask(0o077)
     os.umask(mask)
     return mask
 

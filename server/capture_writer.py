@@ -22,7 +22,8 @@ class CaptureWriter:
     Args:
         store: where to.
         dtype: ``float16`` to halve what was received.
-        on_round: called in the thread with each round that is written.
+        on_round: called with each round that is written, in the thread that trains, so that an
+            attack on it in this process has the process's generators and switches for itself.
     """
 
     def __init__(
@@ -30,23 +31,35 @@ class CaptureWriter:
     ) -> None:
         self._store, self._dtype, self._on_round = store, dtype, on_round
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eavesdropper")
-        self._pending: Future[None] | None = None
+        self._pending: tuple[int, Future[None]] | None = None
         self._written: list[Path] = []
 
     def submit(self, round_: int, replies: Sequence[Reply]) -> None:
         """Write these once the round before is written; raises what the writing of that raised."""
-        self.wait()
-        self._pending = self._thread.submit(self._write, round_, replies)
+        self.announce()
+        self._pending = round_, self._thread.submit(self._write, round_, replies)
 
-    def wait(self) -> None:
-        """Wait until all is written; raises what the writing raised."""
+    def announce(self, *, wait: bool = True) -> None:
+        """Call ``on_round`` with the round that was submitted last, once.
+
+        Args:
+            wait: until it is written; otherwise nothing happens while it is not.
+        """
+        if self._pending is None or not (wait or self._pending[1].done()):
+            return
+        round_ = self._pending[0]
+        self._wait()
+        if self._on_round is not None:
+            self._on_round(round_)
+
+    def _wait(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
-            pending.result()
+            pending[1].result()
 
     def flush(self) -> None:
-        """Wait until all is on the disk; raises what the writing raised."""
-        self.wait()
+        """Wait until all is on the disk, and announce no more; raises what the writing raised."""
+        self._wait()
         written, self._written = self._written, []
         for path in written:
             sync_file(path)
@@ -57,8 +70,6 @@ class CaptureWriter:
             if id(reply.sent) not in hashes:
                 hashes[id(reply.sent)] = self._write_sent(reply.sent)
             self._write_reply(round_, reply, hashes[id(reply.sent)])
-        if self._on_round is not None:
-            self._on_round(round_)
 
     def _write_sent(self, sent: Sent) -> str:
         parts = safetensors_parts(sent.beside | sent.arrays)

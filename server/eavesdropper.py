@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from logging import INFO
 from pathlib import Path
 from typing import Any, get_args
@@ -60,7 +60,8 @@ class Eavesdropper(Wrapper):
         captures: folder to write to, in the format of ``fedsim.capture``. It belongs to one run: if
             it holds another run's captures, ``captures-2`` is used, and so on.
         policy: which rounds, clients and tensors to keep; all by default.
-        on_round: called in the writer's thread with each round whose captures are written.
+        on_round: called with each round whose captures are written, in the thread that trains:
+            before the next round, or, where the writing takes longer, after it.
         overwrite: for fedsim's own simulations, whose clients state what they send: the folder is
             written whatever it holds, and every fault ends the run, as no number may stand for one.
         kind: what the clients reply with, ``weights``, ``difference`` (these less what was sent),
@@ -126,7 +127,9 @@ class Eavesdropper(Wrapper):
     def start(self, *args: Any, **kwargs: Any) -> Result:  # noqa: ANN401
         """Run all rounds, and return once the last capture is on disk."""
         try:
-            return super().start(*args, **kwargs)
+            result = super().start(*args, **kwargs)
+            self._announce()
+            return result
         finally:
             self.flush()
 
@@ -134,6 +137,10 @@ class Eavesdropper(Wrapper):
         """Wait until all captures so far are on disk; raises where other faults do."""
         if "_writer" in vars(self):
             self._guest.work(self._flush)
+
+    def _announce(self, *, wait: bool = True) -> None:
+        if "_writer" in vars(self):
+            self._guest.work(partial(self._writer.announce, wait=wait))
 
     def _flush(self) -> None:
         self._writer.flush()
@@ -144,6 +151,7 @@ class Eavesdropper(Wrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Keep what is really sent to each node."""
+        self._announce(wait=False)
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         self._guest.work(self._note, server_round, messages)
         return messages
@@ -203,7 +211,10 @@ class Eavesdropper(Wrapper):
         self._guest.work(self._overhear_fit, server_round, results)
         old: Any = self.inner
         try:
-            return old.aggregate_fit(server_round, results, failures)  # type: ignore[no-any-return]
+            aggregated: tuple[Parameters | None, dict[str, Scalar]]
+            aggregated = old.aggregate_fit(server_round, results, failures)
+            self._announce()
+            return aggregated
         finally:
             self.flush()  # no hook follows the last round
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from fedsim.threads import exclusive
 
 _WORK = 2e6
 """Multiplications below which oneDNN's copies cost more than it saves, on networks of three
 convolutions of 6 to 32 channels at 32 and 64 pixels."""
 
 
-@contextmanager
+@exclusive
 def suited_convolutions(network: nn.Module, run: Callable[[], object]) -> Iterator[None]:
     """Convolve with or without oneDNN, by the size of the work.
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from experiments.captures import SUFFIXES
 from fedsim.errors import ConfigError
 from fedsim.plain_files import memory, read_plain
+from fedsim.threads import PROCESS
 from fedsim.types import Tensors
 
 _INSIDE = ("model", "state_dict", "model_state_dict", "weights")
@@ -63,7 +64,7 @@ def _numpy(content: bytes) -> object:
 
 
 def _torch(content: bytes) -> object:
-    with warnings.catch_warnings(action="ignore"):  # of what is then refused
+    with PROCESS, warnings.catch_warnings(action="ignore"):  # of what is then refused
         loaded: object = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     while isinstance(loaded, Mapping) and not any(isinstance(v, Tensor) for v in loaded.values()):
         inside = [loaded[name] for name in _INSIDE if isinstance(loaded.get(name), Mapping)]

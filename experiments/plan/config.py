@@ -49,8 +49,8 @@ class AttackStage(ConfigSection):
     """``[attack_stage]``: workers, resources and time limits of the attacks.
 
     Attributes:
-        when: ``round`` attacks each round as soon as it is done, while later rounds train; ``end``
-            waits for the whole training.
+        when: ``round`` attacks each round as soon as it is done, on Ray while later rounds train,
+            in-process before the next one; ``end`` waits for the whole training.
         workers: number of attack processes at a time.
         cpus: CPUs per attack process on the Ray cluster.
         gpus: GPUs per attack process; may be a fraction.

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from fedsim.federation import FederationConfig
 from fedsim.seeds import generator
+from fedsim.threads import PROCESS
 from fedsim.types import Tensors
 
 
@@ -92,7 +93,7 @@ class Descent:
 
     def _advance(self) -> None:
         assert self._rates is not None
-        with warnings.catch_warnings(action="ignore"):  # torch expects a step before each
+        with PROCESS, warnings.catch_warnings(action="ignore"):  # torch wants a step before each
             self._rates.step()
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import warnings
 from importlib.metadata import version
 
-import torch
 from torch import nn
 
 from fedsim.build import suggest
 from fedsim.errors import ConfigError
 from fedsim.files import Record
 from fedsim.models.linear import is_transposed
-from fedsim.seeds import generator
+from fedsim.seeds import generator, seeded
 
 _VARIANTS = (0, 12)
 """The first version of peft that knows rsLoRA and adapts GPT-2 by DoRA."""
@@ -104,7 +103,7 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
         init_lora_weights=True,
     )
     # peft draws from the global generator, and it warns about GPT-2's tied head.
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
+    with seeded(0), warnings.catch_warnings(action="ignore"):
         inject_adapter_in_model(config, network)
     rng = generator(seed, "adapters")
     for name, parameter in network.named_parameters():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from fedsim.build import suggest
 from fedsim.cell import TaskConfig, TaskKind
@@ -18,6 +18,7 @@ from fedsim.errors import ConfigError
 from fedsim.hub import resolve
 from fedsim.models import MODELS, TEXT_MODELS, TOKENIZERS
 from fedsim.seeds import seeded
+from fedsim.threads import exclusive
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -193,22 +194,32 @@ def build(architecture: dict[str, Any], kind: TaskKind, seed: int = 0) -> nn.Mod
 
 
 def blank(architecture: dict[str, Any], kind: TaskKind) -> nn.Module:
-    """The network of ``build`` with uninitialised weights, tied as in the model."""
-    with _no_init():
-        network: Any = build(architecture, kind)
-    network.tie_weights()
-    return cast("nn.Module", network)
+    """The network of ``build``, whose drawn weights are whatever the memory held."""
+    with _Undrawn():
+        return build(architecture, kind)
 
 
-def _no_init() -> Any:  # noqa: ANN401
-    name = "initialization" if _major() >= 5 else "modeling_utils"
-    return importlib.import_module(f"transformers.{name}").no_init_weights()
+_DRAWS = {"uniform_", "normal_", "kaiming_uniform_"}
+"""Methods of tensors and functions of ``torch.nn.init``, or what transformers puts around these."""
 
 
-def _major() -> int:
-    import transformers
+class _Undrawn(TorchFunctionMode):
+    """Leaves tensors as they are that would be drawn in place, in this thread alone.
 
-    return int(transformers.__version__.partition(".")[0])
+    transformers' ``no_init_weights`` does so in all threads. Buffers are computed as ever.
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: Iterable[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        named = kwargs or {}
+        if getattr(function, "__name__", "") in _DRAWS:
+            return args[0] if args else named["tensor"]
+        return function(*args, **named)
 
 
 def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: int) -> nn.Module:
@@ -277,9 +288,9 @@ def _loader(kind: TaskKind) -> Any:  # noqa: ANN401
     }[kind]
 
 
-@contextlib.contextmanager
+@exclusive
 def quiet() -> Iterator[None]:
-    """Suppress the warnings and progress bars of transformers."""
+    """Suppress the warnings and progress bars of transformers, which loads for one thread alone."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

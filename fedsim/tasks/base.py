@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -19,6 +18,7 @@ from fedsim.metrics.base import Examples, Metric
 from fedsim.models.lora import LoRA
 from fedsim.schema import Column
 from fedsim.tasks.targets import Target
+from fedsim.threads import exclusive
 from fedsim.types import Batch, Rows, Tensors
 
 Network: TypeAlias = Callable[..., Any]
@@ -233,7 +233,7 @@ def load_state(network: nn.Module, tensors: Tensors) -> None:
             targets[name].copy_(value)
 
 
-@contextmanager
+@exclusive
 def twice_differentiable(network: nn.Module) -> Iterator[None]:
     """Run a forward pass on kernels that have a second derivative, which gradient matching takes.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from torch.utils import checkpoint
+
+from fedsim.threads import exclusive
 
 _NEWER = (
     "_checkpoint_without_reentrant_generator",
@@ -16,7 +17,7 @@ _NEWER = (
 """What the newer form calls, up to torch 2.13 and from 2.14 on."""
 
 
-@contextmanager
+@exclusive
 def without_checkpoints() -> Iterator[None]:
     """Let ``torch.utils.checkpoint`` keep activations, under whatever name a network imported it.
 

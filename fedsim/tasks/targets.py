@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedsim.errors import ConfigError
+from fedsim.threads import PROCESS
 from fedsim.types import Batch
 
 Target: TypeAlias = Literal["class", "classes", "numbers", "none"]
@@ -239,7 +240,7 @@ class _Probe:
         for value in (0, 1):
             batch = Batch(self._images, torch.full(shape, value, dtype=dtype))
             try:
-                with warnings.catch_warnings():
+                with PROCESS, warnings.catch_warnings():
                     warnings.filterwarnings("error", "Using a target size")
                     sides.append(torch.cat([self._slopes(far, batch) for far in _OUTPUTS]))
             except Exception as error:  # the loss is foreign code

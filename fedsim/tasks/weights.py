@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from fedsim.capture import CaptureStore
@@ -17,7 +16,7 @@ from fedsim.models import MODELS, is_image_model, transformer
 from fedsim.models.lora import adapt, is_adapter
 from fedsim.models.network import ImageNetwork
 from fedsim.plain_files import check_folder
-from fedsim.seeds import derive, generator
+from fedsim.seeds import derive, generator, seeded
 from fedsim.tasks.base import Task, load_state, state
 from fedsim.types import Tensors
 
@@ -49,8 +48,7 @@ def _random(task: Task, seed: int) -> Tensors:
     if task.modality == "text":
         spec = task.spec
         return _adapted(transformer.build(spec.architecture, spec.kind, _seed(seed)), task, seed)
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(_seed(seed))  # for a network that another package adds
+    with seeded(_seed(seed)):  # for a network that another package adds
         network = task.build()
     if isinstance(network, ImageNetwork):
         network.initialise(generator(seed, "initial weights"))

@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.tokens.first_layers import FirstLayers, Layer
+from fedsim.threads import PROCESS
 
 _CLOSE = 0.02  # added to a squared sine, so that a word's agreement is worth 3.9 nats at most
 _EXACT = 1e-4  # largest squared sine of a word that a sentence explains
@@ -117,7 +118,7 @@ class WordGradients:
 
         handle = module.register_forward_hook(hook)
         try:
-            with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
+            with forward_ad.dual_level(), PROCESS, sdpa_kernel(SDPBackend.MATH):
                 last = ids[:, -1:].expand(-1, len(along))
                 (states,) = self.layers.of_extensions([Layer((name,))], ids[:, :-1], last)
                 primal, moved = forward_ad.unpack_dual(states)
