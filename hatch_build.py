@@ -53,17 +53,17 @@ def moved(source: str, root: Path) -> str:
         root: the checkout, to see which dotted names are modules.
 
     Raises:
-        ValueError: an import cannot be moved.
+        ValueError: an import or a string cannot be moved.
     """
     lines = source.splitlines(keepends=True)
-    found = {_place(node, root) for node in ast.walk(ast.parse(source))}
+    found = {_place(node, source, root) for node in ast.walk(ast.parse(source))}
     for number, column in sorted((place for place in found if place), reverse=True):
         line = lines[number].encode()  # as ``ast`` counts bytes of UTF-8
         lines[number] = (line[:column] + b"fedsim." + line[column:]).decode()
     return "".join(lines)
 
 
-def _place(node: ast.AST, root: Path) -> tuple[int, int] | None:
+def _place(node: ast.AST, source: str, root: Path) -> tuple[int, int] | None:
     """Line and column at which the name of a moved module starts, in an import or a string."""
     if isinstance(node, ast.Import) and any(a.name.split(".")[0] in PARTS for a in node.names):
         raise ValueError(f"line {node.lineno}: write 'from ... import', which a wheel can move")
@@ -74,7 +74,10 @@ def _place(node: ast.AST, root: Path) -> tuple[int, int] | None:
     if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
         return None
     if _DOTTED.fullmatch(node.value) and _is_module(node.value.split(":")[0], root):
-        return node.lineno - 1, node.col_offset + 1
+        before, name, _ = (ast.get_source_segment(source, node) or "").partition(node.value)
+        if not name or "\n" in before:  # in parts, or with escapes
+            raise ValueError(f"line {node.lineno}: write {node.value!r} as one plain literal")
+        return node.lineno - 1, node.col_offset + len(before.encode())
     return None
 
 

@@ -21,6 +21,7 @@ MOST_TEXT = 1 << 28
 """Bytes of the largest record. That of a simulation with a million captures has half of them, so
 that half of this would refuse it; twice it would only let a spoilt file take longer to refuse."""
 _TEXTS = (".json", ".toml", ".txt")
+_GROUPS, _MEMBERSHIPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _BLOCKED = {errno.ELOOP: "a link", errno.ENXIO: "a socket or a pipe", errno.EISDIR: "a folder"}
 
 
@@ -123,8 +124,23 @@ def _check_size(path: str | Path, size: int) -> None:
 
 
 def memory() -> int:
-    """Bytes of this machine's memory, in which every file but a record has room."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Bytes that this process may take: the machine's, or what its container or job is granted."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [path.read_text().strip() for path in _limits() if path.is_file()]
+    return min([physical, *(int(limit) for limit in limits if limit != "max")])
+
+
+def _limits() -> Iterator[Path]:
+    """Files of the process's control group and of those above it; not all need be there."""
+    groups = _MEMBERSHIPS.read_text().splitlines() if _MEMBERSHIPS.is_file() else []
+    for _, controllers, path in (group.split(":", 2) for group in groups):
+        if controllers in ("", "memory"):  # version 2, and 1
+            top, file = (
+                _GROUPS / controllers,
+                "memory.limit_in_bytes" if controllers else "memory.max",
+            )
+            group = top / path.strip("/")
+            yield from (at / file for at in (group, *group.parents) if at.is_relative_to(top))
 
 
 def _refused(path: str | Path, what: str) -> ConfigError:
@@ -137,5 +153,5 @@ def _refused(path: str | Path, what: str) -> ConfigError:
 def _too_large(path: str | Path, size: int) -> ConfigError:
     return ConfigError(
         f"{path}: too large to be read ({size / 1e9:.3g} GB). Get the file again from whoever made "
-        "it, or use a machine with more memory."
+        "it, or give this process more memory."
     )

@@ -174,3 +174,19 @@ def test_captures_of_images_are_attacked_without_flower_ray_and_transformers(
     said, imported = done.stdout.splitlines()
     assert "6 done" in said
     assert imported == "[]"
+
+
+def test_imports_stand_before_code() -> None:
+    """Ruff lets them follow a block of TYPE_CHECKING, so that two modules in one file pass it."""
+    late = []
+    for path in FILES:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        plain = [isinstance(node, ast.Import | ast.ImportFrom) for node in body]
+        first = next((at for at, node in enumerate(body) if _is_code(node)), len(body))
+        late += [f"{path}:{body[at].lineno}" for at in range(first, len(body)) if plain[at]]
+    assert not late
+
+
+def _is_code(node: ast.stmt) -> bool:
+    is_doc = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return not is_doc and not isinstance(node, ast.Import | ast.ImportFrom)

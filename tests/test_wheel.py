@@ -52,5 +52,11 @@ def test_imports_and_names_of_modules_are_moved() -> None:
         "from fedsim.attacks.base import Attack\n"
         'x = "é", "fedsim.server.app:app", "server.no", "attacks"\n'
     )
+    literals = "r'server.app', ('é', '''server.app'''), rb'server.app', f'server.app:{x}'"
+    assert moved(literals, ROOT) == (
+        "r'fedsim.server.app', ('é', '''fedsim.server.app'''), rb'server.app', f'server.app:{x}'"
+    )
+    with pytest.raises(ValueError, match=r"line 1: write 'server\.app' as one"):
+        moved("'server.' 'app'\n", ROOT)
     with pytest.raises(ValueError, match=r"line 1: write 'from"):
         moved("import attacks.base\n", ROOT)

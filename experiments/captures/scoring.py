@@ -179,7 +179,7 @@ def _images(inputs: Any, task: ImageClassification) -> Tensor:  # noqa: ANN401
     bytes_ = pixels.dtype == torch.uint8 and form.plain
     pixels = pixels.float() / 255 if bytes_ else pixels.float()
     pixels = pixels[None] if pixels.dim() == len(form.shape) else pixels
-    if tuple(pixels.shape[1:]) != form.shape:
+    if tuple(pixels.shape[1:]) != form.shape or not len(pixels):
         raise ConfigError(
             f"truth: the inputs have the shape {tuple(pixels.shape)}, and the model takes "
             f"(example, {', '.join(map(str, form.shape))}). Pass the clients' examples."
@@ -204,8 +204,12 @@ def _in_unit_range(guessed: Examples, private: Examples) -> tuple[Examples, Exam
     low, high = float(pixels.min()), float(pixels.max())
     if low >= 0 and high <= 1:
         return guessed, private
-    scale = max(high - low, 1e-12)
-    return (_moved(guessed, low, scale), _moved(private, low, scale))
+    if low == high:
+        raise ConfigError(
+            f"truth: every number is {low:.3g}, which tells no range. Pass inputs in [0, 1], or "
+            "score them together with other examples."
+        )
+    return _moved(guessed, low, high - low), _moved(private, low, high - low)
 
 
 def _moved(examples: Examples, low: float, scale: float) -> Examples:

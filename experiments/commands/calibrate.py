@@ -75,7 +75,9 @@ def calibrate(
     sets: Sets = None,
     out: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="default: runs/<name>-calibrated"),
+        typer.Option(
+            metavar="PATH", help="folder of this machine; default: runs/<name>-calibrated"
+        ),
     ] = None,
     seed: Seed = None,
     workers: Workers = None,

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -98,19 +98,21 @@ class Calibration:
     def grid(self) -> list[list[Tried]]:
         """The word on every strength of each family, with every client attacked at once.
 
-        What a search is compared with; its errors are shared by all of these strengths.
+        What a search is compared with, which it leaves as it is; its errors are shared by all of
+        these strengths.
         """
         places = [
             (i, j) for i, family in enumerate(self.families) for j in range(len(family.values))
         ]
-        self.errors = Errors.shared(
-            self.question.error, len(places) + 1, len(self.attacks), len(self.targets)
+        whole = self.question.model_copy(update={"group": sys.maxsize})
+        grid = replace(self, question=whole, _tried={}, _held=[])
+        grid.errors = Errors.shared(
+            whole.error, len(places) + 1, len(self.attacks), len(self.targets)
         )
-        self.question = self.question.model_copy(update={"group": sys.maxsize})
-        with self._bench() as bench:
-            self._at(bench, NONE)
-            tried = {place: self._at(bench, place) for place in places}
-            bench.note(self._run(places))
+        with grid._bench() as bench:
+            grid._at(bench, NONE)
+            tried = {place: grid._at(bench, place) for place in places}
+            bench.note(grid._run(places))
         return [
             [tried[i, j] for j in range(len(family.values))]
             for i, family in enumerate(self.families)

@@ -15,6 +15,7 @@ from experiments.report.figures import (
     Stroke,
     figure,
     frame_decibels,
+    frame_shares,
     head,
     legend_beside,
     strokes,
@@ -167,7 +168,7 @@ def _leakage(
     _nulls(axes, section, metric, results)
     unit = next(iter(results[0].rounds[metric].values())).unit
     if unit == "1":  # a share: panels of one page compare
-        axes.set_ylim(-0.04, 1.04)
+        frame_shares(axes)
     if unit == "dB":
         frame_decibels(axes)
     _frame(axes, f"{title(metric)}{'' if unit == '1' else f' ({unit})'}")

@@ -151,6 +151,11 @@ def panel(
     return figure(name, caption, fill, size)
 
 
+def frame_shares(axes: Axes, margin: float = 0.04) -> None:
+    """Show 0 to 1, as panels of one page compare, and what is below: MCC and SSIM may be."""
+    axes.set_ylim(min(0.0, float(axes.dataLim.y0)) - margin, 1 + margin)
+
+
 def frame_decibels(axes: Axes) -> None:
     """Give the part above ``EXACT`` a tenth of its height, so that the cap does not flatten all."""
     import numpy as np

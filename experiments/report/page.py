@@ -6,12 +6,14 @@ import html
 import re
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from experiments.analysis.findings import Problem, Result, TaskFindings
 from experiments.analysis.summary import metric_classes
 from experiments.preview.catalog import CATALOGS
 from experiments.report import templates
@@ -30,21 +32,22 @@ from experiments.report.statements import shade, word_of
 from experiments.report.tables import text_of
 from experiments.report.templates import Binder
 from experiments.report.verdict_tables import rule
-from experiments.wording.defense_names import defense_name, family, short_options
-from experiments.wording.names import natural, options, show, title, utility_unit
-from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE
+from experiments.wording.defense_names import NO_DEFENSE, defense_name, family, short_options
+from experiments.wording.names import duration, natural, options, show, title, utility_unit
+from experiments.wording.prose import capital, counted, listed
+from experiments.wording.threat import (
+    ATTACKER,
+    OUT_OF_SCOPE,
+    WHO,
+    ThreatModel,
+    shared_protocol,
+    withheld,
+)
 from fedsim.records import PRIOR_ONLY, STATUSES, shown
 from fedsim.redaction import redacted
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-from dataclasses import replace
-
-from experiments.analysis.findings import Problem, Result, TaskFindings
-from experiments.wording.defense_names import NO_DEFENSE
-from experiments.wording.names import duration
-from experiments.wording.prose import capital, counted, listed
-from experiments.wording.threat import WHO, ThreatModel, shared_protocol, withheld
 
 TEMPLATES = (
     *(

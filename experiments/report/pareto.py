@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, TypeAlias
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import UTILITY, TaskFindings
@@ -17,6 +18,7 @@ from experiments.report.figures import (
     family_colour,
     figure,
     frame_decibels,
+    frame_shares,
     head,
     legend_beside,
 )
@@ -30,11 +32,6 @@ from fedsim.records import OTHER_CLIENT, PRIOR_ONLY
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
-from itertools import pairwise, product
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SIZE = (8.4, 4.6)
 
@@ -214,7 +211,7 @@ def _draw(
         axes.invert_xaxis()
     unit = unit_of_main(section)
     if unit == "1":
-        axes.set_ylim(-0.06, 1.06)
+        frame_shares(axes, 0.06)
     axes.margins(x=0.1, y=0.1)
     if unit == "dB":
         frame_decibels(axes)

@@ -11,7 +11,7 @@ import pandas as pd
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.frames import ATTACK, PLACE, frame
 from experiments.analysis.keys import DefenseInSetting
-from experiments.report.figures import INK, Figure, panel, strokes
+from experiments.report.figures import INK, Figure, frame_shares, panel, strokes
 from experiments.report.naming import attack_label, named_place, place_of
 from experiments.report.tables import Number, Table
 from experiments.stages.coverage import Coverage
@@ -128,7 +128,7 @@ def _figure(
             axes.plot(x, [u.exact / u.used for u in mine], color=colour, marker=marker, label=label)
             if any(rows.recovered for rows in mine):
                 axes.plot(x, [u.recovered / u.used for u in mine], color=colour, ls=(0, (4, 2)))
-        axes.set_ylim(-0.04, 1.04)
+        frame_shares(axes)
         axes.set_xlabel("round")
         axes.set_ylabel("share of used rows recovered")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -56,20 +56,23 @@ def write_report(
     folder = run / ("redacted" if redact else "report")
     if not redact:
         make_private(folder)
-    for whole in (False, True) if full else (False,):
-        chapters = [
+    pages = {
+        whole: [
             Chapter(number, section, results.of(section.cells), full=whole)
             for number, section in enumerate(sections, 1)
         ]
+        for whole in {False, full}
+    }
+    for whole, chapters in pages.items():
         body = render(results, chapters, full=whole, redact=redact, folder=folder.name)
-        page = folder / PAGES[whole]
-        write_bytes(page, (redacted(body) if redact else body).encode(), private=not redact)
+        content = (redacted(body) if redact else body).encode()
+        write_bytes(folder / PAGES[whole], content, private=not redact)
     if not full:
         (folder / PAGES[True]).unlink(missing_ok=True)  # it would be of an earlier report
     console.advance("report", "page")
-    _write_files(folder, chapters, results.partial, full=full, redact=redact)
+    _write_files(folder, pages[full], results.partial, full=full, redact=redact)
     console.advance("report", "tables and figures")
-    return page
+    return folder / PAGES[full]
 
 
 def _unexplained(section: TaskFindings) -> TaskFindings:

@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from experiments.extras.watch.state import CellState, CurveKey, State, Watcher
 from experiments.report.curves import FEW
-from experiments.report.figures import INK, Figure, frame_decibels, panel, strokes
+from experiments.report.figures import INK, Figure, frame_decibels, frame_shares, panel, strokes
 from experiments.report.gallery import data_uri, mark, words
 from experiments.report.templates import render
 from experiments.wording.defense_names import defense_name, spoken
@@ -262,9 +262,10 @@ def _draw(curves: list[Curve], axes: Axes) -> None:
         marker = stroke.marker if len(rounds) <= FEW else ""
         axes.plot(rounds, values, color=stroke.colour, marker=marker, ms=4, label=_place(line))
     unit = _unit(curves[0][0].metric)
-    if unit in {"dB", "1", "rate"}:  # panels of one page compare
-        axes.set_ylim(0, None if unit == "dB" else 1.04)
-    if unit == "dB":
+    if unit in {"1", "rate"}:
+        frame_shares(axes)
+    elif unit == "dB":
+        axes.set_ylim(min(0.0, float(axes.dataLim.y0)))  # panels of one page compare
         frame_decibels(axes)
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -112,6 +112,23 @@ def test_any_network_of_images_with_a_loss() -> None:
         fedsim.score(guess, image).mean("rouge1")
 
 
+@pytest.mark.parametrize(
+    ("truth", "said"),
+    [
+        (torch.empty(0, 1, 8, 8), r"the inputs have the shape \(0, 1, 8, 8\)"),
+        (torch.full((2, 1, 8, 8), -0.4), r"every number is -0\.4, which tells no range"),
+    ],
+    ids=["empty", "constant"],
+)
+def test_a_truth_of_no_example_or_no_range_is_refused(truth: torch.Tensor, said: str) -> None:
+    net = Net()
+    gradients = [torch.ones_like(value) for value in net.parameters()]
+    victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+    guess = fedsim.attack(victim, "dlg", restarts=1, steps=1, quiet=True)
+    with pytest.raises(ConfigError, match=f"truth: {said}"):
+        fedsim.score(guess, truth)
+
+
 def test_images_are_as_many_as_claimed_and_the_missing_fact_is_named() -> None:
     torch.manual_seed(0)
     net, batch = Net(), Batch(torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2, 3, 0, 1]))

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +19,11 @@ import tomli_w
 
 from docs.pictures import THEMES, write_search
 from experiments.cli import main
-from experiments.decision.answer import Answer
+from experiments.console import Console
+from experiments.decision.answer import Answer, Question
+from experiments.decision.calibrate import Calibration
+from experiments.decision.families import SearchedFamily
+from experiments.decision.search import Errors
 from experiments.plan.config import load_plan
 from experiments.plan.folder import STAGES, Run
 from experiments.report.figures import INK
@@ -274,6 +279,7 @@ def test_a_store_is_refused(tmp_path: Path, said: Said) -> None:
     code, _, error = said("calibrate", write(tmp_path), *HOLD, "--out", "s3://bucket/run")
     assert code == 2
     assert "a folder of this machine" in error
+    assert "of this machine" in " ".join(said("calibrate", "--help")[1].split())
 
 
 def test_another_question_needs_another_folder(calibrated: Path, said: Said) -> None:
@@ -287,3 +293,25 @@ def test_the_number_of_workers_is_no_part_of_the_question(calibrated: Path, said
     file = calibrated.parent / "small.toml"
     code, _, error = said(*arguments(file, calibrated), "--workers", "1")
     assert code == 0, error
+
+
+def test_a_grid_leaves_the_search_that_it_is_compared_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By other errors a later answer would be another."""
+    experiment = load_plan(str(write(tmp_path))).experiments[0]
+    question = Question(
+        experiment="", hold=(), lose={}, ranges={}, strengths=3, group=3, error=0.1, seeds=2
+    )
+    family = SearchedFamily(({"name": "gaussian_noise"},), None, None, (0.1, 0.2, 0.4))
+    console = Console(quiet=True)
+    search = Calibration(experiment, [family], [Mock()], question, tmp_path, console)
+    errors = search.errors
+    errors_of: list[Errors] = []
+    monkeypatch.setattr(Calibration, "_bench", lambda self: nullcontext(Mock()))
+    monkeypatch.setattr(Calibration, "_run", lambda self, places: None)
+    monkeypatch.setattr(Calibration, "_at", lambda self, *_: errors_of.append(self.errors))
+    search.grid()
+    assert len(errors_of) == len(family.values) + 1
+    assert errors_of[0] != errors
+    assert (search.errors, search.question) == (errors, question)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsim import plain_files
 from fedsim.plain_files import memory
 from tests.experiments.conftest import Said
 from tests.experiments.security.cases import cell_of, state
@@ -123,6 +124,33 @@ def test_a_trick_is_refused(trick: str, copied: Path, mine: Path, said: Said) ->
 
 def test_the_memory_is_the_machines() -> None:
     assert 1 << 28 < memory() < 1 << 42
+
+
+@pytest.mark.parametrize(
+    ("membership", "limits"),
+    [
+        ("0::/jobs/one", {"jobs/one/memory.max": "max", "jobs/memory.max": str(1 << 20)}),
+        ("0::/", {"memory.max": str(1 << 20)}),
+        ("0::/of/the/host", {"memory.max": str(1 << 20)}),
+        (
+            "5:cpu:/\n4:memory:/one\n0::/",
+            {"memory/one/memory.limit_in_bytes": str(1 << 20)},
+        ),
+        ("0::/one", {"one/memory.max": str(1 << 20), "memory.max": str(1 << 25)}),
+    ],
+)
+def test_the_memory_is_no_more_than_a_container_grants(
+    membership: str, limits: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups, memberships = tmp_path / "groups", tmp_path / "memberships"
+    memberships.write_text(f"{membership}\n")
+    monkeypatch.setattr(plain_files, "_GROUPS", groups)
+    monkeypatch.setattr(plain_files, "_MEMBERSHIPS", memberships)
+    unlimited = memory()
+    for name, limit in limits.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(f"{limit}\n")
+    assert unlimited > memory() == 1 << 20
 
 
 def test_a_run_is_not_gone_on_with_where_its_plan_is_a_link(copied: Path, said: Said) -> None:

@@ -19,15 +19,17 @@ from urllib.request import urlopen
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from websockets.sync.client import connect
 
 from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.prepared import Sketch
 from attacks.scheduling.run_lock import lock_run
-from experiments.extras.watch.server import SCRIPT, Feed, Server, page
+from experiments.analysis.keys import DefenseInSetting
+from experiments.extras.watch.server import SCRIPT, Feed, Server, _draw, page
 from experiments.extras.watch.serving import serve, watched
-from experiments.extras.watch.state import Glimpse, State, Watcher
+from experiments.extras.watch.state import CurveKey, Glimpse, State, Watcher
 from experiments.plan.folder import Run
 from experiments.stages.live import Live
 from fedsim.api.ledger import locked, read_ledger
@@ -127,6 +129,17 @@ def test_what_cannot_be_read_yet_is_said(copied: Path) -> None:
     state = Watcher(Run.open(copied)).state()
     assert any("cut or altered" in reason for reason in state.reasons)
     assert state.cells[0].jobs["done"]
+
+
+@pytest.mark.parametrize("metric", ["mcc", "ssim", "psnr", "accuracy"])
+def test_what_is_below_zero_is_on_the_page(metric: str) -> None:
+    """MCC and SSIM are from -1 to 1: MCC is below 0 at first where a model predicts one class."""
+    axes = Figure().add_subplot()
+    line = CurveKey(metric, "", DefenseInSetting("", "none", "[]"))
+    _draw([(line, [(1, -0.3), (2, 0.4)])], axes)
+    low, high = axes.get_ylim()
+    assert low <= -0.3
+    assert metric == "psnr" or high > 1
 
 
 def test_texts_of_strangers_are_escaped_and_the_policy_names_the_script(copied: Path) -> None:
