@@ -5,22 +5,15 @@ It belongs to federations whose members agree, on test data: the folder holds th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
 
-import torch
 from flwr.app import Context, Message
-from torch import Tensor
-from torch.utils.data import DataLoader
 
+from clients.noted_batches import NotedBatches, Pixels
 from fedsim.capture import CaptureKey, client_of
 from fedsim.truth import TruthStore
-from fedsim.types import Batch, joined
-
-Pixels: TypeAlias = Callable[[Tensor], Tensor]
-_IGNORED = -100
+from fedsim.visible import say
 
 
 def truth_mod(
@@ -29,13 +22,16 @@ def truth_mod(
     """A mod for ``ClientApp(mods=[truth_mod("/data/truth")])``.
 
     While a client answers a request to train, it notes every batch that a ``DataLoader`` of torch
-    yields with gradients enabled, so that evaluation under ``no_grad`` is left out. Each batch is a
-    dictionary with ``input_ids``, or holds images and classes. The message and the reply are not
-    changed, and the server never reads the folder.
+    yields with gradients enabled, so that evaluation under ``no_grad`` is left out: texts, images,
+    rows of a table, windows of sensors, with classes, numbers, several classes or no target. Where
+    the network takes other inputs than the loader gave, as of pictures that are flipped on the
+    device, its inputs are noted; so are those of a network without a loader. What cannot be noted
+    is said once, on stderr. The message and the reply are not changed, and the server never reads
+    the folder.
 
     Args:
         folder: where to write, in the format of ``fedsim.truth``; readable by its owner alone.
-        pixels: from the network's images to [0, 1], the inverse of the application's normalisation.
+        pixels: from the network's inputs to [0, 1], the inverse of the application's normalisation.
 
     Example:
         >>> import tempfile
@@ -43,21 +39,28 @@ def truth_mod(
         >>> from clients.truth_mod import truth_mod
         >>> app = ClientApp(mods=[truth_mod(tempfile.mkdtemp())])
     """
-    store = TruthStore(Path(folder).absolute())
+    store, warned = TruthStore(Path(folder).absolute()), set[str]()
+
+    def warn(text: str) -> None:
+        if text not in warned:
+            warned.add(text)
+            say(f"truth_mod: {text}", error=True, flush=True)
 
     def mod(
         message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
         if message.metadata.message_type.partition(".")[0] != "train":
             return call_next(message, context)
-        batches: list[Batch] = []
-        with _noted(batches, pixels):
+        seen = NotedBatches(pixels)
+        with seen.noted():
             reply = call_next(message, context)
         round_ = round_of(message)
-        if batches and round_ is not None:
+        if seen.batches and round_ is not None:
             key = CaptureKey(round=round_, client=client_of(context.node_id))
-            distinct, steps = _distinct(batches)
+            distinct, steps = seen.distinct()
             store.save(key, distinct, tuple(range(len(distinct))), steps)
+        for text in notices(seen, round_):
+            warn(text)
         return reply
 
     return mod
@@ -72,65 +75,19 @@ def round_of(message: Message) -> int | None:
     return int(group) if group.isdigit() else None
 
 
-@contextmanager
-def _noted(batches: list[Batch], pixels: Pixels) -> Iterator[None]:
-    """Note what data loaders yield inside the block."""
-    plain: Any = DataLoader.__iter__
-
-    def iterate(loader: Any) -> Iterator[Any]:  # noqa: ANN401
-        for raw in plain(loader):
-            if torch.is_grad_enabled() and (batch := _batch(raw, pixels)) is not None:
-                batches.append(batch)
-            yield raw
-
-    DataLoader.__iter__ = iterate  # type: ignore[assignment,method-assign]
-    try:
-        yield
-    finally:
-        DataLoader.__iter__ = plain  # type: ignore[method-assign]
-
-
-def _batch(raw: Any, pixels: Pixels) -> Batch | None:  # noqa: ANN401
-    """A batch as fedsim has it; None if it holds neither token ids nor images."""
-    if isinstance(raw, Mapping) and isinstance(ids := raw.get("input_ids"), Tensor):
-        mask = raw.get("attention_mask", torch.ones_like(ids)).cpu().clone()
-        labels = raw.get("labels", raw.get("label"))
-        if labels is None or labels.dim() == 2:
-            labels = ids.masked_fill(mask.to(ids.device) == 0, _IGNORED)
-        return Batch(ids.cpu().clone(), labels.cpu().clone(), mask)
-    parts = list(raw.values()) if isinstance(raw, Mapping) else raw
-    if not isinstance(parts, Sequence):
-        return None
-    tensors = [part.detach().cpu() for part in parts if isinstance(part, Tensor)]
-    images = [part for part in tensors if part.dim() == 4 and part.is_floating_point()]
-    classes = [part for part in tensors if part.dim() == 1 and not part.is_floating_point()]
-    if not images or not classes:
-        return None
-    return Batch(pixels(images[0]).clone().float(), classes[0].clone())
-
-
-def _distinct(batches: Sequence[Batch]) -> tuple[Batch, tuple[tuple[int, ...], ...]]:
-    """The distinct examples in the order of their first use, and those of each step."""
-    places: dict[bytes, int] = {}
-    distinct: list[Batch] = []
-    steps = []
-    for batch in batches:
-        step = []
-        for number in range(len(batch)):
-            example = _trimmed(batch[number])
-            content = example.inputs.numpy().tobytes() + example.labels.numpy().tobytes()
-            if content not in places:
-                places[content] = len(distinct)
-                distinct.append(example)
-            step.append(places[content])
-        steps.append(tuple(step))
-    return joined(distinct), tuple(steps)
-
-
-def _trimmed(example: Batch) -> Batch:
-    """Without padding, which depends on the other texts of a batch."""
-    if example.mask is None:
-        return example
-    real = example.mask[0].bool()
-    labels = example.labels[:, real] if example.labels.dim() == 2 else example.labels
-    return Batch(example.inputs[:, real], labels, example.mask[:, real])
+def notices(seen: NotedBatches, round_: int | None) -> list[str]:
+    """What could not be noted, or was noted otherwise than the loader gave it."""
+    said = [f"not noted, as it holds no tensor of examples: {batch}" for batch in seen.lost]
+    if seen.changed:
+        said.append(
+            "the network takes other inputs than the loader gives (augmented or normalised after "
+            "it); what it takes is noted, as that is what it trains on"
+        )
+    if not seen.batches and not seen.lost:
+        said.append(
+            "nothing noted: no DataLoader of torch yielded a batch with gradients, and no network "
+            "of torch took one. Write the examples as docs/how-to/audit.md says of state dicts"
+        )
+    if seen.batches and round_ is None:
+        said.append("nothing noted: the request does not say its round (server-round)")
+    return said

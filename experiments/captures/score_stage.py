@@ -8,13 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from experiments.captures.page import write_page
 from experiments.captures.run import efforts, is_scored, open_run, outcomes
 from experiments.pipeline import execute
 from experiments.plan.cells import Cell
 from experiments.plan.folder import note_provenance
+from experiments.stages.coverage import EXACT_PSNR
 from experiments.stages.integrity import seal_truth
 from experiments.stages.membership import content
+from experiments.wording.catalogue import sentence
 from fedsim.capture import CaptureStore
 from fedsim.errors import StoreError
 from fedsim.plain_files import check_folder
@@ -24,6 +29,7 @@ from fedsim.tasks.base import Task
 from fedsim.tasks.images import ImageClassification
 from fedsim.truth import TruthStore
 from fedsim.types import Batch
+from fedsim.visible import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +63,11 @@ def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
     _copy_truth(private, run.cells[0], task)
     execute(run, ("score", "report"), quiet=True)
     write_page(run, task)
-    return means(run.scores, task)
+    rows = run.scores
+    proven = [r for r in rows if r.certified and (r.metric, r.control) == ("psnr", "none")]
+    if off := sum(r.value is not None and r.value < EXACT_PSNR for r in proven):
+        say(sentence("truth.changed", count=off), error=True)
+    return means(rows, task)
 
 
 def _copy_truth(private: TruthStore, cell: Cell, task: Task) -> None:
@@ -67,17 +77,28 @@ def _copy_truth(private: TruthStore, cell: Cell, task: Task) -> None:
     for key in cell.captures.keys():
         if key not in known:
             continue
-        batch = _pixels(private.load(key, cell.captures.record(key).nodes), task)
+        batch = _as_attacked(private.load(key, cell.captures.record(key).nodes), task)
         numbers = tuple(rows.setdefault(content(batch, i), len(rows)) for i in range(len(batch)))
         cell.truth.save(key, batch, numbers, (tuple(range(len(batch))),))
     seal_truth(cell)
 
 
-def _pixels(batch: Batch, task: Task) -> Batch:
-    """A batch in its owner's shape and range, as attacks hold it."""
+def _as_attacked(batch: Batch, task: Task) -> Batch:
+    """A batch in its owner's shape and range, with targets as attacks hold them."""
     if not isinstance(task, ImageClassification):
         return batch
-    return Batch(task.form.read(batch.inputs), batch.labels, batch.mask)
+    return Batch(task.form.read(batch.inputs), _targets(batch.labels, task), batch.mask)
+
+
+def _targets(labels: Tensor, task: Task) -> Tensor:
+    """Classes ``(batch,)`` where the task has such, of numbers, one of each, or one-hot rows."""
+    if task.spec.target != "class" or not labels.is_floating_point():
+        return labels
+    if labels.dim() == 2 and labels.shape[1] > 1:
+        return labels.argmax(1)
+    classes = labels.flatten().round()
+    whole = bool((classes == labels.flatten()).all()) and bool((classes >= 0).all())
+    return classes.long() if whole else torch.full((len(labels),), -1)
 
 
 def means(rows: Sequence[ScoreRow], task: Task) -> pd.DataFrame:

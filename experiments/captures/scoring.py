@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from experiments.captures.alterations import altered
 from experiments.captures.guess import Guess
+from experiments.stages.coverage import EXACT_PSNR
 from fedsim.build import registry
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
@@ -38,6 +40,8 @@ class Scores:
         attack: name of the attack.
         values: metric -> one value for each private example; see ``fedsim list metrics``.
         certified: whether the guess at each example is certified.
+        note: what certified guesses are that are none of the private examples; empty if there are
+            none.
 
     Example:
         With the ``victim`` of `fedsim.Update` and its private ``picture``:
@@ -52,6 +56,7 @@ class Scores:
     certified: tuple[bool, ...]
     _aligned: Examples = field(repr=False, compare=False)
     _truth: Examples = field(repr=False, compare=False)
+    note: str = ""
 
     def mean(self, metric: str) -> float:
         """Mean of a metric over the examples that it applies to; NaN if there are none.
@@ -74,7 +79,8 @@ class Scores:
         modality = "text" if self._truth.words else "image"
         shown = [name for name in _SHOWN[modality] if name in self.values]
         means = ", ".join(f"{name} {self.mean(name):.3g}" for name in shown)
-        return f"{self.attack}: {means} on {len(self.certified)} examples"
+        note = f". {self.note}" if self.note else ""
+        return f"{self.attack}: {means} on {len(self.certified)} examples{note}"
 
     def _repr_html_(self) -> str:
         """Private pictures over their reconstructions, or texts with what was recovered."""
@@ -145,7 +151,13 @@ def scores_of(
         known and confidence[place or 0] == "certified"
         for known, place in zip(sure, assignment, strict=True)
     ]
-    return Scores(attack, values, tuple(certified), aligned, private)
+    note = ""
+    if isinstance(task, ImageClassification) and any(certified):
+        pairs = zip(certified, values["psnr"], strict=True)
+        off = [i for i, (sure, value) in enumerate(pairs) if sure and not value >= EXACT_PSNR]
+        pictures = aligned.batch.inputs[off]
+        note = altered(pictures, private.batch.inputs, task.form.shape) if off else ""
+    return Scores(attack, values, tuple(certified), aligned, private, note)
 
 
 def _examples(task: Task, truth: Any) -> Examples:  # noqa: ANN401

@@ -1,0 +1,46 @@
+"""A certified picture that is none of the noted ones is named by how it was altered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from experiments.captures.alterations import altered
+from experiments.wording.catalogue import sentence
+
+
+def pictures(count: int, size: int = 16) -> Tensor:
+    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def shifted(picture: Tensor) -> Tensor:
+    """Padded by four and cropped again, as loaders of small pictures do."""
+    return torch.nn.functional.pad(picture, (4, 4, 4, 4))[..., 1:17, 6:22]
+
+
+@pytest.mark.parametrize(
+    ("change", "way"),
+    [
+        (lambda x: x.flip(-1), "flipped left to right"),
+        (lambda x: x.flip(-2), "flipped upside down"),
+        (lambda x: x.rot90(1, (-2, -1)), "turned by"),
+        (lambda x: x.transpose(-1, -2), "transposed"),
+        (shifted, "shifted by"),
+        (lambda x: shifted(x.flip(-1)), "and flipped"),
+    ],
+)
+def test_a_flip_or_a_crop_is_named(change: Callable[[Tensor], Tensor], way: str) -> None:
+    private = pictures(5)
+    said = altered(change(private[2:3]), private, (3, 16, 16))
+    assert way in said
+
+
+def test_what_is_not_named_is_said_all_the_same() -> None:
+    private = pictures(5)
+    mixed = 0.5 * private[:1] + 0.5 * private[1:2]
+    assert altered(mixed, private, (3, 16, 16)) == sentence("truth.changed", count=1)
+    rows = torch.rand(4, 9, 1, 1)
+    assert altered(rows[:1].flip(1), rows, (9,)) == sentence("truth.changed", count=1)
