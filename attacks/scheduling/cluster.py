@@ -23,8 +23,9 @@ def start_ray(
 ) -> Callable[[], None]:
     """Join the cluster at ``address`` or start one here; return the function that stops it.
 
-    A cluster started here listens on the loopback interface alone, and asks for a token that only
-    this process and its children have; one that is joined has to ask for a token, too. A Ray that
+    A cluster started here listens on the loopback interface alone, asks for a token that only this
+    process and its children have, and its workers are as nice to other programs as this process;
+    one that is joined has to ask for a token, too. A Ray that
     this process already uses is used, and then not stopped. ``cpus`` and ``gpus`` are for a cluster
     started here; None counts the machine's own.
     """
@@ -70,6 +71,7 @@ def _start(cpus: int | None, gpus: int | None, stack: ExitStack) -> dict[str, An
     """Ray's sockets, logs and spilled objects lie in a folder that nobody else can open."""
     folder = stack.enter_context(TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
     stack.enter_context(authenticated(secrets.token_hex(32)))
+    stack.enter_context(_environment({_NICENESS: os.environ.get(_NICENESS, "0")}))
     stack.enter_context(_loopback())
     return {
         "address": "local",
@@ -114,6 +116,8 @@ def _interpreter(address: str | None) -> dict[str, str]:
     return {"py_executable": quoted} if address is None and quoted != sys.executable else {}
 
 
+_NICENESS = "RAY_worker_niceness"
+"""What workers add to the raylet's niceness; with Ray's 15 they wait for every other program."""
 _ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 """A call that every cluster answers and that changes nothing."""
 _PATIENCE = 5.0

@@ -51,6 +51,15 @@ def address(ray_cluster: None) -> str:
     return found
 
 
+def test_workers_are_as_nice_as_the_command(address: str) -> None:
+    import ray
+
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    assert ray.get(ray.remote(niceness).remote()) == niceness()
+
+
 def descendants(pid: int) -> Iterator[int]:
     """A process, its children and theirs."""
     yield pid
