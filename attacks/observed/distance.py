@@ -43,13 +43,14 @@ def cosine_distance(
     """
     guessed = torch.cat([guess[name].flatten() for name in observed])
     goal = torch.cat([value.flatten() for value in observed.values()])
-    factor: Tensor | float = 1.0
     if weights is not None:
         spread = [torch.ones_like(value) * _weight(weights, n) for n, value in observed.items()]
-        factor = torch.cat([part.flatten() for part in spread])
+        roots = torch.cat([part.flatten() for part in spread]).sqrt()
+        guessed, goal = roots * guessed, roots * goal
     # The square root's slope is infinite at 0, hence the epsilon inside and not a clamp outside.
-    norms = [((factor * vector.square()).sum() + EPSILON**2).sqrt() for vector in (guessed, goal)]
-    # 1 - u v = (|u - v|^2 + 1 - |u|^2 + 1 - |v|^2) / 2 keeps all digits where the two are close.
-    apart = (factor * (guessed / norms[0] - goal / norms[1]).square()).sum()
-    missing = (EPSILON / norms[0]).square() + (EPSILON / norms[1]).square()
-    return (apart + missing) / 2
+    squares = [vector.square().sum() + EPSILON**2 for vector in (guessed, goal)]
+    # 1 - u v = |u - v|^2 / 2 of unit vectors keeps all digits where the two are close. Scaling one
+    # to the length of the other spares a quarter of the search that dividing both would take.
+    apart = (guessed - (squares[0] / squares[1]).sqrt() * goal).square().sum()
+    missing = (1 + squares[0] / squares[1]) * EPSILON**2
+    return (apart + missing) / (2 * squares[0])

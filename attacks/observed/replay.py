@@ -14,7 +14,7 @@ from fedsim.errors import CannotAttack
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import MULTIPLES
 from fedsim.models.precode import VariationalBottleneck
-from fedsim.tasks.base import Task
+from fedsim.tasks.base import Task, twice_differentiable
 from fedsim.types import Batch, Tensors
 
 _APPROXIMATED = frozenset(
@@ -42,24 +42,24 @@ class Replay:
     network: nn.Module
     parameters: Tensors
 
-    def gradient(self, batch: Batch) -> Tensors:
-        """The gradient with its graph, by autograd: the quickest way for a single batch."""
-        loss = self.task.functional_loss(self.network, {}, batch)
+    def gradient(self, batch: Batch, *, graph: bool = True) -> Tensors:
+        """The gradient by autograd, with its graph: the quickest way for a single batch."""
+        with torch.enable_grad(), twice_differentiable(self.network):
+            loss = self.task.loss(self.network, batch)
         gradients = torch.autograd.grad(
             loss,
             list(self.parameters.values()),
-            create_graph=True,
+            create_graph=graph,
             allow_unused=True,
             materialize_grads=True,
         )
         return dict(zip(self.parameters, gradients, strict=True))
 
     def differentiable(self, batch: Batch) -> Tensors:
-        """``gradient`` where autograd records the batch, ``pure_gradient`` in ``torch.func``."""
-        transformed = torch._C._functorch.peek_interpreter_stack() is not None
-        recorded = torch.is_grad_enabled() and batch.inputs.requires_grad
-        plain = recorded and not transformed
-        return self.gradient(batch) if plain else self.pure_gradient(batch)
+        """``gradient``, with a graph of inputs that ask for it; in ``torch.func`` the pure one."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return self.pure_gradient(batch)
+        return self.gradient(batch, graph=torch.is_grad_enabled() and batch.inputs.requires_grad)
 
     def pure_gradient(self, batch: Batch) -> Tensors:
         """The gradient as a pure function, for ``torch.func.vmap`` over batches."""

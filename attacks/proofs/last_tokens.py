@@ -2,44 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
 
 from attacks.proofs.certificate import MatchedBatch, Prover
 from attacks.proofs.token_weights import Predictions, predictions
+from attacks.tokens.layout import Layout
 from fedsim.tasks.text import TextTask
 
 Line = tuple[int, ...]
 
 
-def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, MatchedBatch]:
+def ended(
+    prover: Prover, layouts: Iterable[Layout], lines: Sequence[Line]
+) -> tuple[Prover, MatchedBatch]:
     """The lines with the token behind each: the end token, if that explains the update.
 
     Otherwise each line ends with the predicted token whose gradient is nearest to the update, and
     tokens have the weights that the update shows, see ``attacks.proofs.token_weights``. With
-    the prover that explains it, else the first.
+    the prover of the layout that explains it, else of the first.
 
     Args:
-        provers: of a language model, one for each layout.
+        prover: of a language model.
+        layouts: that are tried until one explains it; at least one.
         lines: all tokens of each sentence of the batch but the last one.
     """
-    task = provers[0].task
+    task = prover.task
     assert isinstance(task, TextTask)
     end = task.tokenizer.eos_token_id
     closed = [line if end is None else (*line, int(end)) for line in lines]
     nearest: list[tuple[Prover, MatchedBatch]] = []
-    for prover in provers:
-        usual = list(lines) if prover.layout.trailing else closed
-        nearest.append((prover, prover.compare(usual, [-1] * len(usual))))
+    for layout in layouts:
+        laid = replace(prover, layout=layout)
+        usual = list(lines) if layout.trailing else closed
+        nearest.append((laid, laid.compare(usual, [-1] * len(usual))))
         if nearest[-1][1].proof.holds:
             return nearest[-1]
-    for row, prover in enumerate(provers):
-        read = None if prover.layout.trailing else predictions(prover, lines)
+    for row, (laid, _) in enumerate([*nearest]):
+        read = None if laid.layout.trailing else predictions(laid, lines)
         if read is None:
             continue
-        smoothed = replace(prover, smoothing=read.smoothing)
+        smoothed = replace(laid, smoothing=read.smoothing)
         for match in _tried(smoothed, read.or_ended_by(end)):
             if match.proof.holds or match.proof.error < nearest[row][1].proof.error:
                 nearest[row] = (smoothed, match)

@@ -193,12 +193,11 @@ def _match(
     prover = Prover(observation, task, network, first, Layout(segments=segments))
     if task.spec.kind == "language-modelling":
         if not start:
-            return ended([prover], [line])[1]
+            return ended(prover, [prover.layout], [line])[1]
         # Padding on the left: where its label is not hidden, the last pad predicts the first word.
         for pads in (0, 1):
             layouts = left_layouts((start + pads,), learned=True)
-            provers = [replace(prover, layout=layout) for layout in layouts]
-            match = ended(provers, [line[pads:]])[1]
+            match = ended(prover, layouts, [line[pads:]])[1]
             if match.proof.holds:
                 break
         return match

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -103,7 +104,6 @@ class FirstLayers:
         # OPT's table takes the mask in place of indices.
         self._table = table if type(table) is nn.Embedding else None
         self.places: Tensor | None = None
-        self._windows = Windows(network)
         self._takes_positions = "position_ids" in inspect.signature(network.forward).parameters
         self._arguments: dict[str, Tensor] = {}
         self.begin = 0
@@ -138,6 +138,8 @@ class FirstLayers:
                 "Choose a model of a supported type.",
             )
         self.tokens = bare[0]
+        last = (self.later or self.contexts)[-1]
+        self._windows = Windows(network, network.get_submodule(last.modules[0]))
         ahead = zip(plain, late, sees, strict=True)
         self.causal = all(torch.equal(p[0], e[0]) for p, e, yes in ahead if yes)
         with self._placed(None):
@@ -254,7 +256,7 @@ class FirstLayers:
     def _device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    @property
+    @cached_property
     def _longest(self) -> int:
         """Longest run: GPT-2 of transformers 4 keeps a causal mask of so many places."""
         masks = (

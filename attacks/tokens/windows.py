@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from attacks.observed.calls import inputs_of
 
 _FEWEST = 64
 """Tokens of the first line shown; the next is twice as long. Each costs one pass of the network,
@@ -22,9 +25,14 @@ class Windows:
     alone. A mask that is handed to such a network in place of its own replaces its windows, too.
     """
 
-    def __init__(self, network: nn.Module) -> None:
-        """Of a network of transformers with eager attention, which hands masks to its blocks."""
-        self._network = network
+    def __init__(self, network: nn.Module, last: nn.Module) -> None:
+        """Of a network of transformers with eager attention, which hands masks to its blocks.
+
+        Args:
+            network: as it is run.
+            last: layer whose inputs are read; what comes behind it is not asked.
+        """
+        self._network, self._last = network, last
         config = getattr(network, "config", None)
         self._most = getattr(config, "max_position_embeddings", sys.maxsize)
         self._size = 0
@@ -71,11 +79,12 @@ class Windows:
 
         device = next(self._network.parameters()).device
         line = torch.zeros(1, size, dtype=torch.int64, device=device)
-        with ExitStack() as stack, torch.no_grad():
+        with ExitStack() as stack:
             for name, module in self._network.named_modules():
                 handle = module.register_forward_pre_hook(hook(name), with_kwargs=True)
                 stack.callback(handle.remove)
-            self._network(input_ids=line, attention_mask=torch.ones_like(line))
+            run = partial(self._network, input_ids=line, attention_mask=torch.ones_like(line))
+            inputs_of([self._last], run)
         whole = torch.ones(size, size, dtype=torch.bool, device=line.device).tril()
         return {name: seen for name, seen in masks.items() if not torch.equal(seen, whole)}
 

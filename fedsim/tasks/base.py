@@ -241,7 +241,8 @@ def twice_differentiable(network: nn.Module) -> Iterator[None]:
     """
     cudnn: Any = torch.backends.cudnn
     before = cudnn.enabled
-    cudnn.enabled = before and not any(isinstance(part, nn.RNNBase) for part in network.modules())
+    if before and torch.cuda.is_available():
+        cudnn.enabled = not any(isinstance(part, nn.RNNBase) for part in network.modules())
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield

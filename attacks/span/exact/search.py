@@ -259,8 +259,7 @@ class ExactSearch:
         if self.model.task.spec.kind != "language-modelling":
             return proven(prover, sentences)
         layouts = self._layouts(test, traces, sentences)
-        provers = [replace(prover, layout=layout) for layout in layouts]
-        best, known = ended(provers, [sentence.ids for sentence in sentences])
+        best, known = ended(prover, layouts, [sentence.ids for sentence in sentences])
         end = self.model.task.tokenizer.eos_token_id
         whole = [
             replace(sentence, ids=ids, predicted=ids[:-1] == sentence.ids and ids[-1] != end)

@@ -68,7 +68,7 @@ class SparseRecovery:
         first = [name for name in observation.received if is_adapter(name)]
         prover, known = Prover(observation, task, self.model.network, first), None
         if task.spec.kind == "language-modelling":
-            _, known = ended([prover], lines)
+            _, known = ended(prover, [prover.layout], lines)
             lines = known.lines
         for sure in (True, False):
             sentences = [SpanSentence(line, 0.0, sure) for line in lines]
