@@ -10,6 +10,7 @@ import click
 import typer
 import typer.core
 
+from experiments.commands.added import shipped_extras
 from experiments.commands.audit import audit
 from experiments.commands.calibrate import calibrate
 from experiments.commands.check import check
@@ -17,7 +18,6 @@ from experiments.commands.describe import describe
 from experiments.commands.diff import diff
 from experiments.commands.doctor import doctor
 from experiments.commands.export import export
-from experiments.commands.grade import grade
 from experiments.commands.help_page import Chapters, advice
 from experiments.commands.init import init
 from experiments.commands.limits import limits
@@ -25,17 +25,12 @@ from experiments.commands.list import list_
 from experiments.commands.ls import ls
 from experiments.commands.new import new
 from experiments.commands.open import open_
-from experiments.commands.play import play
 from experiments.commands.prepare import prepare
 from experiments.commands.prior import prior
 from experiments.commands.rm import rm
 from experiments.commands.run import command
 from experiments.commands.schema import schema
-from experiments.commands.seal import seal
 from experiments.commands.show import show
-from experiments.commands.submit import submit
-from experiments.commands.watch import watch
-from experiments.extras.evidence.command import evidence
 from experiments.origin import check_origin
 from fedsim import __version__
 from fedsim.errors import FedsimError, Interrupted, Terminated
@@ -79,15 +74,16 @@ for _stage, _sentence in (
 ):
     app.command(_stage, help=_sentence)(command(_stage))
 for _command in (
-    *(show, watch, prepare, prior, init),
-    *(play, calibrate, check, diff, doctor, limits, audit, evidence),
-    *(seal, submit, grade),
+    *(show, prepare, prior, init),
+    *(calibrate, check, diff, doctor, limits, audit),
     *(ls, rm, export),
     *(describe, schema, new),
 ):
     app.command()(_command)
 app.command("list")(list_)
 app.command("open")(open_)
+for _name, _extra in shipped_extras():
+    app.command(_name)(_extra)
 
 
 def _terminate(*_: object) -> None:

@@ -190,3 +190,11 @@ def test_imports_stand_before_code() -> None:
 def _is_code(node: ast.stmt) -> bool:
     is_doc = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return not is_doc and not isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def test_extras_import_the_read_model_and_nothing_else_of_ours() -> None:
+    """The import contract names each package; this finds one that was added since."""
+    for path in (ROOT / "experiments/extras").rglob("*.py"):
+        ours = {name for name in imports(path) if name.split(".")[0] in PACKAGES}
+        inner = {name for name in ours if not name.startswith("experiments.extras")}
+        assert not [name for name in inner if not name.startswith("fedsim.api")], path

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.commands.captures import captures_of, is_captures
-from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import Json, Target
+from experiments.invocation import Invocation
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import (
     Address,
     DryRun,
@@ -21,6 +20,7 @@ from experiments.commands.parameters import (
     Target,
     Workers,
 )
+from experiments.invocation import Invocation
 from experiments.mirror import is_url
 from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError

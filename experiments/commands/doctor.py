@@ -8,8 +8,8 @@ from pathlib import Path
 import typer
 
 from experiments.commands.captures import Base, Loss, Model, Truth, examine_foreign, is_captures
-from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import Json, Target
+from experiments.invocation import Invocation
 from fedsim.visible import say
 
 

@@ -8,30 +8,38 @@ from collections.abc import Iterator, Mapping
 import click
 import typer.core
 
+from experiments.commands.added import added_command, added_names
 from fedsim.build import nearest
+from fedsim.errors import ConfigError
 
 CHAPTERS: Mapping[str, tuple[str, ...]] = {
-    "Simulate": ("run", "watch", "show", "simulate", "prepare", "prior", "init"),
-    "Attack": ("attack", "score", "report", "open", "play"),
-    "Judge": ("calibrate", "check", "diff", "doctor", "limits", "audit", "evidence"),
-    "Compete": ("seal", "submit", "grade"),
-    "Manage": ("ls", "rm", "export"),
-    "Look up": ("list", "describe", "schema"),
-    "Extend": ("new",),
+    "Run": ("run", "show", "simulate", "attack", "score", "prepare", "prior"),
+    "Report": ("report", "open", "export", "ls", "rm"),
+    "Judge": ("calibrate", "check", "diff", "doctor", "limits", "audit"),
+    "Captures of other applications": ("init",),
+    "Look up": ("list", "describe", "schema", "new"),
 }
+"""The core's commands by what they are for; attack, score and report take captures as well."""
 
 
 class Chapters(typer.core.TyperGroup):
-    """A group of commands that lists them under the headings of ``CHAPTERS``."""
+    """A group of commands that lists them under the headings of ``CHAPTERS``, and then the rest."""
+
+    @property
+    def chapters(self) -> dict[str, tuple[str, ...]]:
+        """All headings with their commands; extras are those that are installed."""
+        known = {name for names in CHAPTERS.values() for name in names}
+        extras = [name for name in (*self.commands, *added_names()) if name not in known]
+        return {**CHAPTERS, "Extras": tuple(dict.fromkeys(extras))} if extras else {**CHAPTERS}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Commands in the order of their chapters."""
         del ctx
-        return [name for names in CHAPTERS.values() for name in names]
+        return [name for names in self.chapters.values() for name in names]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """A command whose numbers are finite: a range lets NaN through."""
-        command = super().get_command(ctx, name)
+        command = super().get_command(ctx, name) or added_command(name)
         for parameter in command.params if command else ():
             if isinstance(parameter.type, click.types.FloatParamType):
                 parameter.callback = parameter.callback or _finite
@@ -39,14 +47,19 @@ class Chapters(typer.core.TyperGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One list a chapter; click alone would cut sentences at the terminal's width."""
-        width = max(map(len, self.commands))
-        for chapter, names in CHAPTERS.items():
-            commands = [(name, self.get_command(ctx, name)) for name in names]
-            rows = [
-                (f"{name:<{width}}", command.help or "") for name, command in commands if command
-            ]
+        width = max(map(len, self.list_commands(ctx)))
+        for chapter, names in self.chapters.items():
+            rows = [(f"{name:<{width}}", self._sentence(ctx, name)) for name in names]
             with formatter.section(chapter):
-                formatter.write_dl([(name, text.split("\n\n")[0]) for name, text in rows])
+                formatter.write_dl(rows)
+
+    def _sentence(self, ctx: click.Context, name: str) -> str:
+        """What a command does, or why one of another package cannot be loaded."""
+        try:
+            command = self.get_command(ctx, name)
+        except ConfigError as error:
+            return str(error)
+        return ((command.help if command else "") or "").split("\n\n")[0]
 
 
 def _finite(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import Out, Seed, Sets, Target
+from experiments.invocation import Invocation
 from experiments.mirror import working_folder
 from fedsim.visible import say
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import Quiet, Seed, Sets, Target
+from experiments.invocation import Invocation
 from fedsim.visible import say
 
 

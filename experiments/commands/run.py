@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,6 @@ from typing import Any
 import typer
 
 from experiments.commands.captures import attack_foreign, is_captures, report_foreign, score_foreign
-from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import (
     Address,
     DryRun,
@@ -31,6 +32,7 @@ from experiments.commands.parameters import (
     Workers,
 )
 from experiments.commands.show import show
+from experiments.invocation import Invocation
 from experiments.mirror import is_url, working_folder
 from experiments.plan.config import find
 from experiments.plan.folder import STAGES, RunStage
@@ -133,7 +135,18 @@ def _stopped(root: Path) -> Iterator[None]:
         raise
 
 
-def _watched(root: Path) -> AbstractContextManager[None]:
-    from experiments.extras.watch.serving import watched
+@contextmanager
+def _watched(root: Path) -> Iterator[None]:
+    """``fedsim watch`` beside the block, in a process of its group.
 
-    return watched(root)
+    So neither its errors nor its threads can change a number, and its standard input ends with this
+    process, however that ends.
+    """
+    command = [sys.executable, "-P", "-m", "fedsim", "watch", str(root), "--beside"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as server:
+        try:
+            yield
+        finally:
+            assert server.stdin is not None
+            with suppress(OSError):  # it may have ended before
+                server.stdin.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import Json, Seed, Sets, Target, Workers
+from experiments.invocation import Invocation
 from fedsim.visible import say
 
 

@@ -10,6 +10,7 @@ import typer.main
 
 from attacks import ATTACKS
 from experiments import cli
+from experiments.commands.added import EXTRAS
 from experiments.commands.help_page import CHAPTERS
 from experiments.plan.config import shipped
 from experiments.preview.catalog import CATALOGS
@@ -68,10 +69,10 @@ def test_help_names_every_command_under_a_heading(said: Said) -> None:
     text = said("--help")
     group = typer.main.get_group(cli.app)
     listed = [name for names in CHAPTERS.values() for name in names]
-    assert sorted(listed) == sorted(group.commands)
-    assert all(f"\n{chapter}:\n" in text for chapter in CHAPTERS)
-    assert all(f"\n  {name} " in text for name in listed)
-    assert "..." not in text.partition("Simulate:")[2]
+    assert sorted([*listed, *EXTRAS]) == sorted(group.commands)
+    assert all(f"\n{chapter}:\n" in text for chapter in (*CHAPTERS, "Extras"))
+    assert all(f"\n  {name} " in text for name in (*listed, *EXTRAS))
+    assert "..." not in text.partition("Run:")[2]
     assert said() == text
 
 

@@ -17,7 +17,7 @@ import tomli_w
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from experiments.commands.invocation import Invocation
+from experiments.invocation import Invocation
 from tests.apps.cases import IMAGES, files_of, merge
 from tests.experiments.cases import told
 from tests.experiments.stages.cases import scores

@@ -14,7 +14,7 @@ import pytest
 import tomli_w
 from pyarrow.fs import FileSelector, FileSystem
 
-from experiments.commands.invocation import Invocation
+from experiments.invocation import Invocation
 from experiments.mirror import Mirror, local_folder
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES

@@ -439,7 +439,7 @@ def test_a_sigterm_says_how_to_continue(said: Said, monkeypatch: pytest.MonkeyPa
     def terminated(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("experiments.commands.invocation.Invocation.run", terminated)
+    monkeypatch.setattr("experiments.invocation.Invocation.run", terminated)
     code, _, error = said("run", "quickstart")
     assert (code, error) == (
         143,
@@ -482,7 +482,7 @@ def test_an_interrupt_says_how_to_continue(said: Said, monkeypatch: pytest.Monke
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("experiments.commands.invocation.Invocation.run", interrupted)
+    monkeypatch.setattr("experiments.invocation.Invocation.run", interrupted)
     code, _, error = said("run", "quickstart")
     assert code == 130
     assert "interrupted. Run the same command again" in error

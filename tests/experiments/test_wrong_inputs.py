@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
-from experiments.commands.invocation import Invocation
+from experiments.invocation import Invocation
 from experiments.pipeline import execute
 from fedsim.models import TEXT_MODELS
 from tests.apps.mistakes import BASE, COMMANDS, OPTIONS, TEXT

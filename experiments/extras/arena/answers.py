@@ -16,13 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from experiments.captures.tensor_files import read_state_dict
 from experiments.extras.arena.records import Rules
-from fedsim.errors import ConfigError
-from fedsim.files import read_json
-from fedsim.tasks.base import Task
-from fedsim.tasks.text import TextTask
-from fedsim.types import Rows, Tensors
+from fedsim.api import ConfigError, Rows, Task, Tensors, TextTask, read_json, read_state_dict
 
 
 def read_answers(path: Path, task: Task) -> dict[str, Tensors]:

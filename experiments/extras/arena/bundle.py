@@ -7,13 +7,16 @@ from functools import cached_property
 from pathlib import Path
 
 from experiments.extras.arena.records import BUNDLE, Bundle
-from fedsim.capture import CaptureStore
-from fedsim.errors import ConfigError
-from fedsim.files import read_record
-from fedsim.manifest import check_hashes
-from fedsim.plain_files import check_folder, digest_plain
-from fedsim.tasks import load_task
-from fedsim.tasks.base import Task
+from fedsim.api import (
+    CaptureStore,
+    ConfigError,
+    Task,
+    check_folder,
+    check_hashes,
+    digest_plain,
+    load_task,
+    read_record,
+)
 
 REMEDY = "Get the bundle again from whoever sealed it."
 

@@ -11,11 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedsim.capture import batch_tensors
-from fedsim.errors import StoreError
-from fedsim.files import digest
-from fedsim.truth import TruthRecord, TruthStore
-from fedsim.types import Batch
+from fedsim.api import Batch, StoreError, TruthRecord, TruthStore, batch_tensors, digest
 
 SALT_BYTES = 32
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.analysis.frames import score_frame
-from experiments.analysis.paired import Values, difference, estimate, scored
-from experiments.analysis.statistics import Estimate
 from experiments.extras.arena.answers import check_answer
 from experiments.extras.arena.bundle import REMEDY
 from experiments.extras.arena.commitments import commitments
@@ -25,44 +21,40 @@ from experiments.extras.arena.records import (
     Secret,
     Submission,
 )
-from experiments.plan.cells import Cell
-from experiments.plan.entries import Entry
-from experiments.plan.folder import Run
-from experiments.stages.coverage import EXACT, is_exact
-from experiments.stages.membership import MembershipScorer
-from experiments.stages.score import Scorer
-from fedsim import __version__
-from fedsim.api.victims import Victims
-from fedsim.capture import CaptureKey, CaptureStore
-from fedsim.errors import ConfigError, StoreError
-from fedsim.files import copy_files, load_tensors, read_record, save_tensors, write_json
-from fedsim.manifest import check_hashes
-from fedsim.plain_files import check_folder, digest_plain
-from fedsim.records import FRESH_ROW, OTHER_CLIENT, PRIOR_ONLY, JobRecord, ScoreRow
-from fedsim.tasks import load_task
-from fedsim.threads import one_thread
-from fedsim.truth import TruthStore
+from fedsim.api import (
+    EXACT,
+    FRESH_ROW,
+    OTHER_CLIENT,
+    PRIOR_ONLY,
+    CaptureKey,
+    ConfigError,
+    Estimate,
+    JobRecord,
+    Run,
+    ScoreRow,
+    StoredCell,
+    StoreError,
+    Values,
+    __version__,
+    check_folder,
+    check_hashes,
+    copy_files,
+    difference,
+    digest_plain,
+    estimate,
+    is_exact,
+    load_task,
+    load_tensors,
+    read_record,
+    save_tensors,
+    score_guesses,
+    values_of,
+    write_json,
+)
 
 _ALLOWANCE = 1.05
 """A budget is looked at between steps, so that an honest attack may end some seconds late."""
 _TRUTH_REMEDY = "Restore the truth that fedsim seal wrote."
-
-
-@dataclass(frozen=True)
-class SealedCell(Cell):
-    """A cell of a truth folder, whose guesses lie elsewhere: grading leaves the truth as it is."""
-
-    sealed: Path
-
-    @property
-    def captures(self) -> CaptureStore:
-        """Of the truth folder."""
-        return CaptureStore(self.sealed / "captures")
-
-    @property
-    def truth(self) -> TruthStore:
-        """Of the truth folder."""
-        return TruthStore(self.sealed / "truth")
 
 
 def grade(folder: Path, truth: Path) -> Grade:
@@ -80,11 +72,11 @@ def grade(folder: Path, truth: Path) -> Grade:
             f"{folder}: used {submitted.cpu_seconds / 60:.1f} CPU minutes, and {rules.track} "
             f"allows {rules.cpu_minutes:g}. Submit with less work."
         )
-    with tempfile.TemporaryDirectory() as temporary, one_thread():
-        working = SealedCell(Path(temporary), cell.experiment, cell.config, cell.folder)
-        _hand_in(folder, manifest, working)
-        rows = _rows(working, manifest)
-    result = _grade(rows, manifest, submitted, digest_plain(folder / SUBMISSION), cell.name)
+    with tempfile.TemporaryDirectory() as temporary:
+        guesses = Path(temporary) / "guesses"
+        _hand_in(folder, manifest, cell, guesses)
+        rows = score_guesses(truth, guesses, {LABEL: rules.asked, PRIOR_ONLY: "rows"})
+    result = _grade(rows, manifest, submitted, digest_plain(folder / SUBMISSION))
     write_json(folder / GRADE, result)
     return result
 
@@ -102,7 +94,7 @@ def _submission(folder: Path) -> tuple[Bundle, Submission]:
     return manifest, submitted
 
 
-def _opened(truth: Path, manifest: Bundle, submitted: Submission) -> Cell:
+def _opened(truth: Path, manifest: Bundle, submitted: Submission) -> StoredCell:
     """The cell of a truth folder that opens the commitments of the bundle."""
     if not (truth / SECRET).is_file():
         raise ConfigError(f"--truth {truth}: {SECRET} is missing. Name the truth of fedsim seal.")
@@ -123,14 +115,14 @@ def _opened(truth: Path, manifest: Bundle, submitted: Submission) -> Cell:
     return cell
 
 
-def _hand_in(folder: Path, manifest: Bundle, cell: SealedCell) -> None:
+def _hand_in(folder: Path, manifest: Bundle, cell: StoredCell, guesses: Path) -> None:
     """Put the guesses where scoring looks for them; nothing else that was submitted is believed.
 
     Certificates, statuses and objectives are the participant's words: a victim that is called
     skipped would leave the mean. A capture without a guess counts as a blank one.
     """
     task = load_task(cell.captures.root, network=False)
-    place = cell.folder / "guesses" / LABEL
+    place = guesses / LABEL
     for name in manifest.rules.answers:
         path, sha256 = folder / "guesses" / f"{name}.safetensors", None
         if path.exists():
@@ -143,25 +135,12 @@ def _hand_in(folder: Path, manifest: Bundle, cell: SealedCell) -> None:
             sha256=sha256,
         )
         write_json(place / f"{name}.json", record, sync=False)
-    copy_files(cell.sealed / "guesses" / PRIOR_ONLY, cell.folder / "guesses" / PRIOR_ONLY)
+    copy_files(cell.guess_folder(PRIOR_ONLY), guesses / PRIOR_ONLY)
 
 
-def _rows(cell: Cell, manifest: Bundle) -> list[ScoreRow]:
-    asked = manifest.rules.asked
-    entry = Entry(LABEL, {"name": LABEL}, "{}", adaptive=False, infers=asked)
-    blind = Entry(PRIOR_ONLY, {"name": PRIOR_ONLY}, "{}", adaptive=False)
-    scorer = Scorer(Victims(cell), guesses=(entry, blind))
-    return list(MembershipScorer(scorer).rows() if asked == "membership" else scorer.rows())
-
-
-def _grade(
-    rows: list[ScoreRow], manifest: Bundle, submitted: Submission, submission: str, cell: str
-) -> Grade:
+def _grade(rows: list[ScoreRow], manifest: Bundle, submitted: Submission, submission: str) -> Grade:
     rules = manifest.rules
-    values = {
-        (score.attacker.attack, score.control): score.values
-        for score in scored(score_frame(rows, {row.cell: "" for row in rows}), rules.metric)
-    }
+    values = values_of(rows, rules.metric)
     reached = values[LABEL, "none"]
     nulls = _nulls(values)
     mine = [row for row in rows if (row.attack, row.control) == (LABEL, "none")]

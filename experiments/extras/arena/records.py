@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from fedsim.files import SCHEMA, Record, Sealed
+from fedsim.api import SCHEMA, Record, Sealed
 
 BUNDLE, SECRET, SUBMISSION, GRADE = "bundle.json", "secret.json", "submission.json", "grade.json"
 LABEL = "submission"

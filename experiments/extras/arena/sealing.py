@@ -9,34 +9,37 @@ searched is asked for.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from attacks.scheduling.jobs import plan
-from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.serial import run_serial
 from experiments.extras.arena.commitments import commitments, new_salts
 from experiments.extras.arena.records import BUNDLE, MINUTES, SECRET, Bundle, Rules, Secret
-from experiments.plan.cells import Cell
-from experiments.plan.config import Plan
-from experiments.plan.folder import Run
-from experiments.stages.donors import donors_of
-from experiments.stages.integrity import check_cell
-from fedsim import __version__
-from fedsim.capture import CaptureStore
-from fedsim.data.splits import Split
-from fedsim.errors import ConfigError
-from fedsim.files import copy_files, read_bytes, read_record, write_bytes, write_json
-from fedsim.manifest import hashes
-from fedsim.plain_files import check_folder, digest_plain, make_private
-from fedsim.records import MAIN, PRIOR_ONLY
-from fedsim.seeds import SECRET_BITS
-from fedsim.tasks import load_task
+from fedsim.api import (
+    MAIN,
+    PRIOR_ONLY,
+    SECRET_BITS,
+    CaptureStore,
+    ConfigError,
+    Run,
+    Split,
+    StoredCell,
+    __version__,
+    attack_captures,
+    check_folder,
+    check_run,
+    copy_files,
+    digest_plain,
+    hashes,
+    load_task,
+    make_private,
+    read_bytes,
+    read_record,
+    without_null,
+    write_bytes,
+    write_json,
+)
 
-SEED_BITS = 62
-"""Of a seed that ``fedsim seal`` draws; TOML has integers of 63 bits."""
 _PART = ".sealing"
 """Where both folders are written; what a stopped command left there is made again."""
 _PUBLIC = ("task.json", "auxiliary.safetensors", "candidates.safetensors")
@@ -59,25 +62,6 @@ class SealedTrack:
     sha256: str
 
 
-def secret_settings(plan: Plan) -> list[str]:
-    """Overrides by which nobody else can simulate an experiment again.
-
-    A seed, and the key of rows that a built-in data set draws. Exactly so many bits, as a short
-    number is taken for no secret.
-    """
-    changes = [f"seeds=[{_secret()}]"]
-    for experiment in plan.experiments:
-        split = Split.parse(experiment.task.split, experiment.task.dataset)
-        if split.key is not None:
-            drawn = replace(split, name=f"drawn@{_secret():x}")
-            changes.append(f"task.split={drawn}")
-    return changes
-
-
-def _secret() -> int:
-    return secrets.randbits(SEED_BITS - 1) | 1 << (SEED_BITS - 1)
-
-
 def seal(run: Run, out: Path, minutes: float = MINUTES) -> SealedTrack:
     """Write ``out/bundle`` and ``out/truth``.
 
@@ -97,14 +81,14 @@ def seal(run: Run, out: Path, minutes: float = MINUTES) -> SealedTrack:
     if bundle.exists() or truth.exists():
         raise ConfigError(f"{out}: something was sealed there already. Name another folder.")
     check_folder(run.root)
-    _check(cell)
-    check_cell(cell)
+    _check(run, cell)
+    check_run(run.root)
     shutil.rmtree(part, ignore_errors=True)
     _write(run, cell, part, minutes)
     return _put_in_place(out)
 
 
-def _write(run: Run, cell: Cell, out: Path, minutes: float) -> None:
+def _write(run: Run, cell: StoredCell, out: Path, minutes: float) -> None:
     bundle, truth = out / "bundle", out / "truth"
     sealed = _copy_truth(run, cell, truth)
     _run_prior(sealed)
@@ -113,7 +97,7 @@ def _write(run: Run, cell: Cell, out: Path, minutes: float) -> None:
     rows = commitments(sealed.truth, salts)
     manifest = Bundle(
         fedsim=__version__,
-        rules=_rules(sealed, minutes),
+        rules=_rules(run, sealed, minutes),
         files=hashes(bundle / "captures"),
         commitments=rows,
     )
@@ -135,7 +119,7 @@ def _put_in_place(out: Path) -> SealedTrack:
     return SealedTrack(bundle, truth, rows, digest_plain(bundle / BUNDLE))
 
 
-def _only_cell(run: Run) -> Cell:
+def _only_cell(run: Run) -> StoredCell:
     if len(run.cells) != 1:
         raise ConfigError(
             f"{run.root}: has {len(run.cells)} cells, and a track is one. Keep one seed, one "
@@ -147,7 +131,7 @@ def _only_cell(run: Run) -> Cell:
     return cell
 
 
-def _check(cell: Cell) -> None:
+def _check(run: Run, cell: StoredCell) -> None:
     """Refuse what would give rows away, or leave a grade without its null."""
     config = cell.config
     if config.seed.bit_length() < SECRET_BITS:
@@ -168,19 +152,14 @@ def _check(cell: Cell) -> None:
         raise ConfigError(
             "server_knows.num_examples: a track fixes how many guesses a client gets. Grant it."
         )
-    donors = donors_of(cell)
-    if lonely := [key for key in cell.captures.keys() if not _free(donors.get(key, ()))]:
+    if lonely := without_null(run.root):
         raise ConfigError(
             f"{lonely[0]}: no other client has the same granted facts, so that nobody's guess can "
             "be the null. Withhold labels and lengths, or give clients equal numbers of rows."
         )
 
 
-def _free(donors: tuple[object, ...]) -> bool:
-    return any(getattr(donor, "job", 0) is None for donor in donors)
-
-
-def _copy_truth(run: Run, cell: Cell, truth: Path) -> Cell:
+def _copy_truth(run: Run, cell: StoredCell, truth: Path) -> StoredCell:
     """A run folder of its own, without attacks; its cell."""
     make_private(truth)
     copy_files(run.root / "experiment.toml", truth / "experiment.toml")
@@ -192,15 +171,10 @@ def _copy_truth(run: Run, cell: Cell, truth: Path) -> Cell:
     return Run.open(truth).cells[0]
 
 
-def _run_prior(cell: Cell) -> None:
+def _run_prior(cell: StoredCell) -> None:
     """The guesses of the baseline that sees no update, for every grade to be compared with."""
-    guesses = cell.folder / "guesses"
-    specs = plan(cell.captures.root, guesses, PRIOR_ONLY, {"name": PRIOR_ONLY}, cell.config.seed)
-    ledger = cell.folder / "jobs.sqlite"
-    with Ledger(ledger) as jobs:
-        run_serial(specs, jobs)
-    for path in cell.folder.glob("jobs.*"):
-        path.unlink()
+    captures, guesses = cell.captures.root, cell.folder / "guesses"
+    attack_captures(captures, guesses, PRIOR_ONLY, {"name": PRIOR_ONLY}, cell.config.seed)
 
 
 def _publish(captures: CaptureStore, folder: Path) -> None:
@@ -218,14 +192,14 @@ def _publish(captures: CaptureStore, folder: Path) -> None:
         write_bytes(folder / name, read_bytes(captures.root / name))
 
 
-def _rules(cell: Cell, minutes: float) -> Rules:
+def _rules(run: Run, cell: StoredCell, minutes: float) -> Rules:
     candidates, store = cell.captures.candidates(), cell.captures
     task = load_task(store.root, network=False)
     examples = {str(key): store.record(key).knowledge.num_examples or 0 for key in store.keys()}
     answers = examples if candidates is None else dict.fromkeys(examples, len(candidates))
     config = cell.config.task
     return Rules(
-        track=cell.experiment.name,
+        track=str(run.experiment["experiments"][0]["name"]),
         asked="rows" if candidates is None else "membership",
         metric=MAIN[task.modality] if candidates is None else "membership_auc",
         model=config.model,

@@ -12,22 +12,27 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from attacks import attacks_for
-from attacks.scheduling.jobs import Demand, JobSpec, plan
-from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.serial import run_serial
 from experiments.extras.arena.answers import asked_parts, check_answer, read_answers
 from experiments.extras.arena.bundle import OpenBundle
 from experiments.extras.arena.records import BUNDLE, LABEL, SUBMISSION, Submission
-from fedsim import __version__
-from fedsim.build import build, explain, options_of
-from fedsim.errors import ConfigError
-from fedsim.files import copy_files, digest, load_tensors, save_tensors, write_json
-from fedsim.manifest import hashes
-from fedsim.plain_files import digest_plain
-from fedsim.records import JobRecord
-from fedsim.types import Tensors
-from fedsim.visible import say
+from fedsim.api import (
+    ConfigError,
+    JobRecord,
+    Tensors,
+    __version__,
+    attack_captures,
+    copy_files,
+    digest,
+    digest_plain,
+    explain,
+    hashes,
+    load_tensors,
+    named_attack,
+    options_of,
+    save_tensors,
+    say,
+    write_json,
+)
 
 _ATTACK_SEED = 0
 
@@ -47,21 +52,19 @@ def submit_attack(
         ConfigError: the attack does not exist, infers something else, or left no guess.
     """
     _check_new(out)
-    attack = build(attacks_for(table), table, "--attack")
+    attack = named_attack(table, "--attack")
     rules = bundle.manifest.rules
     if attack.infers != rules.asked:
         raise ConfigError(
             f"--attack {table['name']}: it infers {attack.infers}, and the track asks for "
             f"{rules.asked}. Choose another attack."
         )
-    demand = Demand(budget=60 * rules.cpu_minutes / len(rules.answers))
+    share = 60 * rules.cpu_minutes / len(rules.answers)
     with tempfile.TemporaryDirectory() as temporary:
-        working, before = Path(temporary), _cpu()
-        specs = plan(bundle.captures.root, working / "raw", LABEL, table, _ATTACK_SEED, demand)
-        with Ledger(working / "jobs.sqlite") as ledger:
-            records = run_serial(specs, ledger)
+        raw, before, store = Path(temporary) / "raw", _cpu(), bundle.captures.root
+        records = attack_captures(store, raw, LABEL, table, _ATTACK_SEED, share)
         seconds = _cpu() - before
-        answers = {str(record.key): _answer(specs[0], record, bundle) for record in records}
+        answers = {str(record.key): _answer(raw, record, bundle) for record in records}
     guesses = {key: answer for key, answer in answers.items() if not isinstance(answer, str)}
     lost = [f"{key}: {answer}" for key, answer in answers.items() if isinstance(answer, str)]
     if not guesses:
@@ -80,7 +83,7 @@ def submit_attack(
     )
 
 
-def _answer(spec: JobSpec, record: JobRecord, bundle: OpenBundle) -> Tensors | str:
+def _answer(raw: Path, record: JobRecord, bundle: OpenBundle) -> Tensors | str:
     """What a job left of one capture, or why it does not count.
 
     Of more guesses than there are rows the first count, as an attack knows which are the best.
@@ -88,7 +91,7 @@ def _answer(spec: JobSpec, record: JobRecord, bundle: OpenBundle) -> Tensors | s
     if record.sha256 is None:
         return record.reason or record.status
     rules, name = bundle.manifest.rules, str(record.key)
-    tensors = load_tensors(spec.guess_path(record.key), record.sha256)
+    tensors = load_tensors(raw / LABEL / f"{name}.safetensors", record.sha256)
     most = rules.answers[name]
     cut = {part: tensors[part][:most] for part in asked_parts(rules, bundle.task) & tensors.keys()}
     try:

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from markupsafe import Markup
 
-from attacks.scheduling.isolation import run
-from attacks.scheduling.jobs import JobSpec, Progress
-from experiments.plan.cells import Cell
-from experiments.plan.folder import Run
-from experiments.report.gallery import data_uri, mark, words
-from experiments.report.templates import render
-from experiments.stages.attack import jobs
-from experiments.stages.gallery import content
-from experiments.stages.live import forming
-from experiments.wording.names import duration, show
-from fedsim.api.guesses import matched, read_guess
-from fedsim.api.live import Forming
-from fedsim.api.victims import Victims
-from fedsim.errors import ConfigError
-from fedsim.records import UNSCORED
+from fedsim.api import (
+    UNSCORED,
+    ConfigError,
+    Forming,
+    Progress,
+    Run,
+    content,
+    data_uri,
+    duration,
+    forming,
+    mark,
+    matched,
+    read_guess,
+    render,
+    repeat_job,
+    show,
+    words,
+)
 
 SCRIPT = files("experiments.extras.watch").joinpath("play.js").read_text("utf-8")
 _MOST = 120
@@ -61,27 +62,15 @@ def played(opened: Run, part: str) -> str:
     Raises:
         ConfigError: no job has such a name, the job ended badly, or it reported no guess.
     """
-    every = [(cell, spec) for cell in opened.cells for spec in jobs(cell) if not spec.donors]
-    chosen = next(((cell, spec) for cell, spec in every if part in spec.name), None)
-    if chosen is None:
-        names = ", ".join(sorted({spec.label for _, spec in every}))
-        raise ConfigError(
-            f"{part!r}: no job of {opened.root} has such a name. Its attacks are {names}; write "
-            "inverting/round-0001-client-0000, for example."
-        )
-    return _page(*chosen)
-
-
-def _page(cell: Cell, spec: JobSpec) -> str:
-    frames, victims, key = Recording(), Victims(cell), spec.keys[0]
-    with TemporaryDirectory() as place:
-        apart = replace(spec, guesses=Path(place) / spec.cell / "guesses")
-        record = run(apart, frames.note)[0]
+    frames = Recording()
+    spec, record = repeat_job(opened.root, part, frames.note)
     if record.status in UNSCORED or not frames.shown:
         raise ConfigError(
             f"{spec.name}: {record.reason or 'it reports no guess before its end'}. Choose a "
             "search, such as inverting or lamp."
         )
+    (cell,) = (cell for cell in opened.cells if cell.name == spec.cell)
+    victims, key = cell.victims, spec.keys[0]
     guess, truth = read_guess(victims, spec.label, key), victims.examples(key)
     modality = victims.task.modality
     end = matched(guess, truth, modality)

@@ -21,16 +21,28 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from experiments.extras.watch.state import CellState, CurveKey, State, Watcher
-from experiments.report.curves import FEW
-from experiments.report.figures import INK, Figure, frame_decibels, frame_shares, panel, strokes
-from experiments.report.gallery import data_uri, mark, words
-from experiments.report.templates import render
-from experiments.wording.defense_names import defense_name, spoken
-from experiments.wording.names import duration, show, title, utility_unit
-from fedsim.build import registry
-from fedsim.errors import FedsimError
-from fedsim.metrics import METRICS
-from fedsim.records import PRIOR_ONLY, shown
+from fedsim.api import (
+    FEW,
+    INK,
+    PRIOR_ONLY,
+    FedsimError,
+    Figure,
+    data_uri,
+    defense_name,
+    duration,
+    frame_decibels,
+    frame_shares,
+    mark,
+    panel,
+    render,
+    show,
+    shown,
+    spoken,
+    strokes,
+    title,
+    unit_of,
+    words,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,7 +156,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
         elif secrets.compare_digest(self.path.encode(), root.encode()):
             if feed.watcher.ended():
-                self._answer(feed.watcher.page.read_bytes(), _FRAMES)  # its own policy is inside
+                self._answer(
+                    feed.watcher.run.page.read_bytes(), _FRAMES
+                )  # its own policy is inside
             else:
                 if feed.ended or not feed.page:  # a run that had ended goes on
                     feed.refresh()
@@ -202,13 +216,13 @@ def page(name: str, state: State) -> str:
         cells=[(cell, _settled(cell), _words(cell)) for cell in state.cells],
         place=_place,
         leakage=[
-            (line, len(values), show(fmean(values), _unit(line.metric)))
+            (line, len(values), show(fmean(values), unit_of(line.metric)))
             for line, by_round in state.leakage.items()
             for values in [[*chain(*by_round.values())]]
         ],
         figures=list(_figures(state)),
         inline=lambda figure: Markup(figure.svg.replace(INK, "currentColor")),
-        unit=_unit,
+        unit=unit_of,
         **{each.__name__: each for each in (data_uri, duration, mark, show, title, words)},
         script=Markup(SCRIPT),  # ours
     )
@@ -228,11 +242,6 @@ def _place(line: CurveKey | CellState) -> str:
     setting, defense, options = line.place
     name = spoken(defense_name(defense, options))
     return f"{setting}: {name}" if setting else name
-
-
-def _unit(metric: str) -> str:
-    known = registry(METRICS, "fedsim.metrics")
-    return known[metric].unit if metric in known else utility_unit(metric)
 
 
 def _figures(state: State) -> Iterator[Figure]:
@@ -261,7 +270,7 @@ def _draw(curves: list[Curve], axes: Axes) -> None:
         stroke = style[line.place]
         marker = stroke.marker if len(rounds) <= FEW else ""
         axes.plot(rounds, values, color=stroke.colour, marker=marker, ms=4, label=_place(line))
-    unit = _unit(curves[0][0].metric)
+    unit = unit_of(curves[0][0].metric)
     if unit in {"1", "rate"}:
         frame_shares(axes)
     elif unit == "dB":

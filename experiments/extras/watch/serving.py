@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import BinaryIO
 
-from experiments.browser import show_page
 from experiments.extras.watch.server import Feed, Server
 from experiments.extras.watch.state import Watcher
-from experiments.plan.folder import Run
-from fedsim.errors import ConfigError
-from fedsim.visible import say
+from fedsim.api import ConfigError, Run, say, show_page
 
 _LAST_PAGE = 3.0
 """Seconds in which a followed page takes the report that replaces it."""
@@ -61,20 +53,3 @@ def _end(feed: Feed, server: Server, beside: BinaryIO) -> None:
     if followed and feed.ended:
         time.sleep(_LAST_PAGE)
     server.shutdown()
-
-
-@contextmanager
-def watched(root: Path) -> Iterator[None]:
-    """Serve the page of a run beside the block, from a process of its group.
-
-    It is a process of its own so that neither its errors nor its threads can change a number, and
-    its standard input ends with this process, however that ends.
-    """
-    command = [sys.executable, "-P", "-m", "experiments.extras.watch", str(root)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as server:
-        try:
-            yield
-        finally:
-            assert server.stdin is not None
-            with suppress(OSError):  # it may have ended before
-                server.stdin.close()

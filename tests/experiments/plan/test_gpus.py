@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from experiments.commands.invocation import Invocation
+from experiments.invocation import Invocation
 from experiments.plan.config import parse_experiment
 from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError

@@ -9,6 +9,7 @@ from experiments.extras.arena.sealing import SealedTrack, seal
 from experiments.pipeline import execute
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
+from fedsim.api import Run as StoredRun
 from tests.apps.cases import merge
 
 SECRET = 0x2A54B9D1C3E7F086
@@ -52,4 +53,4 @@ def sealed_track(table: dict[str, Any], root: Path) -> SealedTrack:
     config = parse_experiment(merge(table, {"seeds": [SECRET], "task": {"split": drawn}}))
     run = Run.create(Plan(name=config.name, experiments=(config,)), root / "run")
     execute(run, ("simulate",), quiet=True)
-    return seal(run, root)
+    return seal(StoredRun.open(run.root), root)

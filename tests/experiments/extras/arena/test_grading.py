@@ -13,10 +13,11 @@ import torch
 from experiments.extras.arena.bundle import open_bundle
 from experiments.extras.arena.grading import grade
 from experiments.extras.arena.records import GRADE, SUBMISSION, Grade, Submission
-from experiments.extras.arena.sealing import SEED_BITS, SealedTrack, seal, secret_settings
+from experiments.extras.arena.sealing import SealedTrack, seal
 from experiments.extras.arena.submitting import submit_attack, submit_guesses
+from experiments.operations import SEED_BITS, secret_settings
 from experiments.plan.config import Plan, parse_experiment
-from experiments.plan.folder import Run
+from fedsim.api import Run
 from fedsim.data.splits import Split
 from fedsim.errors import StoreError
 from fedsim.files import read_record, save_tensors, write_json

@@ -13,7 +13,7 @@ import torch
 
 from experiments.extras.arena.records import SECRET, Secret
 from experiments.extras.arena.sealing import SealedTrack
-from experiments.plan.folder import Run
+from fedsim.api import Run
 from fedsim.capture import CaptureStore
 from fedsim.files import digest, read_record
 from fedsim.records import SimulationRecord

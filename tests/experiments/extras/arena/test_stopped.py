@@ -13,7 +13,7 @@ from experiments.extras.arena.bundle import open_bundle
 from experiments.extras.arena.grading import grade
 from experiments.extras.arena.sealing import SealedTrack, seal
 from experiments.extras.arena.submitting import submit_attack
-from experiments.plan.folder import Run
+from fedsim.api import Run
 from tests.apps.cases import files_of
 from tests.experiments.conftest import Said
 

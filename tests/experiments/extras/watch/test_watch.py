@@ -27,11 +27,12 @@ from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.prepared import Sketch
 from attacks.scheduling.run_lock import lock_run
 from experiments.analysis.keys import DefenseInSetting
+from experiments.commands.run import _watched
 from experiments.extras.watch.server import SCRIPT, Feed, Server, _draw, page
-from experiments.extras.watch.serving import serve, watched
+from experiments.extras.watch.serving import serve
 from experiments.extras.watch.state import CurveKey, Glimpse, State, Watcher
-from experiments.plan.folder import Run
 from experiments.stages.live import Live
+from fedsim.api import Run
 from fedsim.api.ledger import locked, read_ledger
 from fedsim.api.live import FILE, read_live
 from fedsim.capture import CaptureKey
@@ -349,7 +350,7 @@ def test_a_page_is_served_by_a_process_that_ends_with_the_block(
     copied: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said = ""
-    with watched(copied):
+    with _watched(copied):
         while "\n" not in said:
             time.sleep(0.1)
             said += capfd.readouterr().err

@@ -7,16 +7,11 @@ from typing import Annotated
 
 import typer
 
-from experiments.browser import show_page
-from experiments.commands.parameters import RunFolder
-from experiments.plan.folder import Run
-from fedsim.errors import ConfigError
-from fedsim.files import write_bytes
-from fedsim.visible import say
+from fedsim.api import ConfigError, Run, say, show_page, write_bytes
 
 
 def play(
-    run: RunFolder,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
     job: Annotated[
         str,
         typer.Argument(

@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands.parameters import Json
-from fedsim.visible import say
+from fedsim.api import say
 
 
 def grade(
     submission: Annotated[Path, typer.Argument(metavar="SUBMISSION", help="of fedsim submit")],
     truth: Annotated[Path, typer.Option(metavar="FOLDER", help="what fedsim seal kept")],
-    as_json: Json = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object instead of text")
+    ] = False,
 ) -> None:
     """Score a submission: its mean with an interval over clients, beside guesses made blindly.
 

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands.parameters import Json
-from fedsim.errors import ConfigError
-from fedsim.visible import say
+from fedsim.api import ConfigError, say
 
 
 def submit(
@@ -32,12 +30,14 @@ def submit(
     cpu_seconds: Annotated[
         float | None, typer.Option(min=0, help="with --guesses: what they cost")
     ] = None,
-    as_json: Json = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object instead of text")
+    ] = False,
 ) -> None:
     """Attack a sealed bundle, or hand in guesses at it; no private row is needed or read."""
     from experiments.extras.arena.bundle import open_bundle
     from experiments.extras.arena.submitting import submit_attack, submit_guesses
-    from experiments.plan.overrides import override
+    from fedsim.api import override
 
     if (attack is None) == (guesses is None):
         raise ConfigError("submit: name an attack, --attack span, or a file, --guesses FILE.")

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.commands.invocation import Invocation
-from experiments.commands.parameters import Json, Quiet, Sets, Target
-from fedsim.visible import say
+from fedsim.api import ConfigError, Run, say
 
 
 def seal(
-    experiment: Target,
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_EXPERIMENT",
+            help="a run folder, an experiment file, or the name of a shipped experiment",
+        ),
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="folder for bundle/ and truth/")],
-    sets: Sets = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="override an option: federation.rounds=5"),
+    ] = None,
     minutes: Annotated[
         float, typer.Option(min=0.1, help="CPU minutes that a submission may use")
     ] = 30.0,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="print only errors and the summary line")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object instead of text")
+    ] = False,
 ) -> None:
     """Seal a simulated run: a bundle to publish, and the truth to keep, which grades submissions.
 
@@ -30,17 +40,14 @@ def seal(
     and a salted commitment to each private row.
     """
     from experiments.extras.arena.sealing import seal as write
-    from experiments.extras.arena.sealing import secret_settings
-    from experiments.pipeline import execute
+    from fedsim.api import simulate_secretly
 
-    if Path(experiment).is_dir():
-        run = Invocation(experiment, sets or []).run(())
-    else:
-        given = Invocation(experiment, (sets or []), out=out / "run")
-        given = replace(given, sets=[*given.sets, *secret_settings(given.plan())])
-        run = given.run(("simulate",))
-        execute(run, ("simulate",), quiet=quiet or as_json)
-    sealed = write(run, out, minutes)
+    root = Path(experiment)
+    if not root.is_dir():
+        root = simulate_secretly(experiment, out / "run", sets or [], quiet=quiet or as_json)
+    elif sets:
+        raise ConfigError(f"{root}: a run folder has a fixed experiment, so --set does not apply.")
+    sealed = write(Run.open(root), out, minutes)
     if as_json:
         say(
             json.dumps({"bundle": str(sealed.bundle), "rows": sealed.rows, "sha256": sealed.sha256})

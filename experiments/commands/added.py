@@ -1,0 +1,79 @@
+"""Commands that are no part of the core: the shipped extras, and those of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from typing import Any
+
+import click
+import typer
+import typer.main
+
+from fedsim.build import installed
+from fedsim.errors import ConfigError, message_of
+
+GROUP = "fedsim.commands"
+EXTRAS = {
+    "watch": "experiments.extras.watch.watch",
+    "play": "experiments.extras.watch.play",
+    "evidence": "experiments.extras.evidence.command",
+    "seal": "experiments.extras.arena.seal",
+    "submit": "experiments.extras.arena.submit",
+    "grade": "experiments.extras.arena.grade",
+}
+"""Command -> its module, whose folder may be deleted: then the command is gone, and no more."""
+
+
+def shipped_extras() -> Iterator[tuple[str, Callable[..., None]]]:
+    """Name and function of each extra that is on the disk."""
+    for name, module in EXTRAS.items():
+        if _is_there(module):
+            yield name, getattr(import_module(module), name)
+
+
+def _is_there(module: str) -> bool:
+    package = module.rpartition(".")[0]
+    return (not package or _is_there(package)) and find_spec(module) is not None
+
+
+def added_names() -> list[str]:
+    """Commands that other packages name; none is loaded."""
+    return sorted({point.name for point in installed(GROUP)})
+
+
+def added_command(name: str) -> click.Command | None:
+    """A command of another package: a function with typer's parameters, or a click command.
+
+    Raises:
+        ConfigError: it cannot be loaded.
+    """
+    point = next((point for point in installed(GROUP) if point.name == name), None)
+    if point is None:
+        return None
+    loaded = _load(point)
+    if isinstance(loaded, click.Command):
+        return loaded
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(name)(loaded)
+    return typer.main.get_command(app)
+
+
+def _load(point: EntryPoint) -> Any:  # noqa: ANN401
+    package = point.dist.name if point.dist else "the package"
+    try:
+        loaded = point.load()
+    except Exception as error:
+        fault = f"{type(error).__name__}: {message_of(error)}"
+        raise ConfigError(
+            f"{GROUP}: {point.name!r} of {package} cannot be loaded ({fault}). Mend or uninstall "
+            "it."
+        ) from None
+    if not callable(loaded):
+        raise ConfigError(
+            f"{GROUP}: {point.name!r} of {package} is {loaded!r}, and no function. Mend or "
+            "uninstall it."
+        )
+    return loaded
