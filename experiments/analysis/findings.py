@@ -173,6 +173,8 @@ class TaskFindings(Data):
         clients: number of distinct clients that own them; of cohorts under secure aggregation.
         levels: rungs of the ladder of realism, if the rows name them.
         rule: by which its verdicts were reached.
+        foreign: another application's clients replied, so that "none" is a defense that is not
+            known.
     """
 
     cells: tuple[str, ...]
@@ -188,6 +190,7 @@ class TaskFindings(Data):
     utility: tuple[RoundUtility, ...]
     evidence: SectionEvidence
     rule: VerdictRule = VerdictRule()
+    foreign: bool = False
 
     @property
     def fewest(self) -> int:

@@ -14,6 +14,7 @@ from experiments.analysis.findings import TaskFindings
 from experiments.analysis.statistics import FEW
 from experiments.report.costs import brief_cost
 from experiments.report.doubts import mostly_refused
+from experiments.report.naming import bare
 from experiments.report.statements import (
     Statement,
     defended,
@@ -174,36 +175,37 @@ def _answer(section: TaskFindings, setting: str, verdicts: Sequence[Verdict]) ->
     )
 
 
-def _without(section: TaskFindings, bare: Verdict) -> str:
-    them = things(section)
-    labels = ", though the labels leak" if bare.labels else ""
-    members = ", though members leak" if bare.members else ""
-    if bare.rows == "not attacked":
-        return f"no attack could run even without a defense{members}"
-    if bare.rows == "not decided":
-        return f"it is not decided whether the {them} leak without a defense{labels}{members}"
-    if bare.rows == "holds by bound":
-        return f"no attack can rebuild the {them} even without a defense{labels}{members}"
-    if bare.rows == "no leak found":
-        return f"these attacks recover no {them} even without a defense{labels}{members}"
-    if bare.grade == "words":
+def _without(section: TaskFindings, verdict: Verdict) -> str:
+    them, where = things(section), bare(section)
+    even = "" if section.foreign else "even "
+    labels = ", though the labels leak" if verdict.labels else ""
+    members = ", though members leak" if verdict.members else ""
+    if verdict.rows == "not attacked":
+        return f"no attack could run {even}{where}{members}"
+    if verdict.rows == "not decided":
+        return f"it is not decided whether the {them} leak {where}{labels}{members}"
+    if verdict.rows == "holds by bound":
+        return f"no attack can rebuild the {them} {even}{where}{labels}{members}"
+    if verdict.rows == "no leak found":
+        return f"these attacks recover no {them} {even}{where}{labels}{members}"
+    if verdict.grade == "words":
         return "an eavesdropper learns words of the batch, but no whole text is shown to leak"
-    count = recovered(section, bare)
-    if bare.grade == "better than guessing":
+    count = recovered(section, verdict)
+    if verdict.grade == "better than guessing":
         return f"an eavesdropper comes closer to the {them} than a blind guess, but recovers none"
-    how = "verbatim" if bare.grade == "verbatim" else "recognisably"
+    how = "verbatim" if verdict.grade == "verbatim" else "recognisably"
     if count and count[0]:
         few = 2 * count[0] < count[1] and how != "verbatim"
         rest = ", and on average comes closer to them than a blind guess" if few else ""
-        exact = bare.verbatim.examples
+        exact = verdict.verbatim.examples
         if how == "verbatim" and exact < count[0]:
             return (
                 f"an eavesdropper recovers {count[0]} of {count[1]} {them}, {exact} of them "
                 "verbatim"
             )
         return f"an eavesdropper recovers {count[0]} of {count[1]} {them} {how}{rest}"
-    examples = (bare.verbatim if how == "verbatim" else bare.recovered).examples
-    return f"an eavesdropper recovers {examples} of {bare.victims} {them} {how}"
+    examples = (verdict.verbatim if how == "verbatim" else verdict.recovered).examples
+    return f"an eavesdropper recovers {examples} of {verdict.victims} {them} {how}"
 
 
 def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None) -> str:

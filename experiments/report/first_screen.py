@@ -12,16 +12,16 @@ from experiments.analysis.keys import DefenseInSetting
 from experiments.report.answers import names
 from experiments.report.brackets import Bracket
 from experiments.report.gallery import attack_of
-from experiments.report.naming import unit_of_main
+from experiments.report.naming import bare, unit_of_main
 from experiments.stages.gallery import Shown
-from experiments.wording.catalogue import sentence
+from experiments.wording.catalogue import sentence, sentences
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import show, title
 from experiments.wording.prose import capital
 
 _OPEN = ("no leak found", "not decided", "not attacked")
 _ADVICE: Mapping[Kind, str] = {
-    "no_adaptive": "an attack adapted to {who}",
+    "no_adaptive": sentences()["defense.adaptive"],
     "no_control": "an attack on {who} that is shown to work without a defense",
     "below_blind": "an attack that returns no less than a blind guess under {who}",
     "search_errors": "a longer search under {who}: the private rows have the better objective",
@@ -74,7 +74,7 @@ def _value(example: Shown) -> float:
 def _said(section: TaskFindings, place: DefenseInSetting, example: Shown) -> str:
     unit = unit_of_main(section)
     after = f" {unit}" if unit != "1" else ""
-    where = "without a defense"
+    where = bare(section)
     if place.defense != "none":
         where = f"under {defense_name(place.defense, place.defense_options)}"
     metric = "" if unit != "1" else f"{title(section.main)} "
@@ -95,7 +95,7 @@ def changes(section: TaskFindings, brackets: Mapping[DefenseInSetting, Bracket])
             verdict for verdict in open_ if any(reason.kind == kind for reason in verdict.reasons)
         ]
         if who:
-            yield advice.format(who=_names(who))
+            yield advice.format(who=_names(who), attack=_attack(who))
     needed = {id(verdict): _clients(verdict) for verdict in open_}
     few = [verdict for verdict in open_ if needed[id(verdict)]]
     if few:
@@ -110,6 +110,12 @@ def changes(section: TaskFindings, brackets: Mapping[DefenseInSetting, Bracket])
         if both.least is not None and (both.most or both.assumed or both.exact):
             what = "the cause of this" if both.contradictory else "a stronger attack"
             yield f"{what} on {_names([verdict])}: {both.said}"
+
+
+def _attack(verdicts: Iterable[Verdict]) -> str:
+    """The strongest attack of the first that has one, as experiments name it."""
+    strongest = [verdict.strongest for verdict in verdicts if verdict.strongest is not None]
+    return strongest[0].attacker.attack if strongest else "inverting"
 
 
 def _clients(verdict: Verdict) -> int:

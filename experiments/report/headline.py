@@ -9,7 +9,7 @@ from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.analysis.gate import where
 from experiments.report.doubts import refusals
-from experiments.report.naming import attack_label
+from experiments.report.naming import attack_label, bare_name
 from experiments.report.reasons import phrases
 from experiments.report.statements import no_leak, recovered, things, word_of
 from experiments.wording.defense_names import defense_name
@@ -34,7 +34,8 @@ def _clauses(section: TaskFindings) -> Iterator[str]:
     verdicts = sorted(section.evidence.verdicts, key=_urgency)
     for verdict in verdicts[: _MOST + 1]:
         name = defense_name(verdict.defense, verdict.defense_options)
-        yield f"{'no defense' if verdict.defense == 'none' else name}: {clause(section, verdict)}"
+        where = bare_name(section) if verdict.defense == "none" else name
+        yield f"{where}: {clause(section, verdict)}"
     if (more := len(verdicts) - _MOST - 1) > 0:
         yield f"and {more} more"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from experiments.analysis.findings import HEADLINE, Result, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
-from experiments.wording.defense_names import defense_name
+from experiments.wording.catalogue import sentence
+from experiments.wording.defense_names import NO_DEFENSE, defense_name
 from experiments.wording.names import title, told_apart
 from fedsim.records import AttackKey
 
@@ -36,6 +37,16 @@ def shown_metrics(section: TaskFindings) -> tuple[str, ...]:
     """The headline metrics for which at least one attack has a value."""
     scored = {metric for result in section.results for metric in result.leakage}
     return tuple(metric for metric in HEADLINE[section.modality] if metric in scored)
+
+
+def bare(section: TaskFindings) -> str:
+    """Where nothing stood in the way, or nobody knows what did."""
+    return sentence("defense.as_it_ran" if section.foreign else "defense.without")
+
+
+def bare_name(section: TaskFindings) -> str:
+    """The name of the defense "none"."""
+    return sentence("defense.not_known") if section.foreign else NO_DEFENSE
 
 
 def unit_of(section: TaskFindings, metric: str) -> str:

@@ -24,7 +24,13 @@ from experiments.report.figures import INK
 from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.gallery import data_uri, mark, words
 from experiments.report.glossary import glossary, metric_terms
-from experiments.report.naming import attack_label, attack_name, shown_metrics, unit_of
+from experiments.report.naming import (
+    attack_label,
+    attack_name,
+    bare_name,
+    shown_metrics,
+    unit_of,
+)
 from experiments.report.numbers import label_accuracy, null_of, number, reached, useful
 from experiments.report.reasons import phrases
 from experiments.report.run_results import RunResults
@@ -160,6 +166,7 @@ def environment() -> Environment:
     pages.globals |= {
         "attack_label": attack_label,
         "attack_name": attack_name,
+        "bare_name": bare_name,
         "null_of": null_of,
         "number": number,
         "reached": reached,

@@ -18,10 +18,10 @@ from experiments.report.doubts import (
     refused_wholly,
     tested,
 )
-from experiments.report.naming import attack_label, unit_of_main
+from experiments.report.naming import attack_label, bare, bare_name, unit_of_main
 from experiments.report.numbers import label_accuracy, null_of, reached
 from experiments.report.reasons import clients_hit, unit_after
-from experiments.wording.defense_names import NO_DEFENSE, defense_name
+from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title
 from experiments.wording.prose import capital, counted
 
@@ -48,17 +48,17 @@ class Statement:
 
 def undefended(section: TaskFindings, verdict: Verdict) -> Statement:
     """What the attacks show where nothing is in their way."""
-    them = things(section)
+    them, where = things(section), bare(section)
     lead = {
-        "leaks": f"Without a defense {_leaking(section, verdict)}.",
-        "labels leak": f"Without a defense the labels leak. {_rows(section, verdict)}",
-        "members leak": f"Without a defense it shows who took part. {_rows(section, verdict)}",
-        "holds by bound": f"Without a defense {_bounded(section, verdict)}.",
-        "no leak found": f"Without a defense these attacks find {no_leak(section, verdict)}.",
-        "not decided": f"Not decided: whether the {them} leak without a defense.",
-        "not attacked": f"Whether the {them} leak without a defense was not tested.",
+        "leaks": f"{capital(where)} {_leaking(section, verdict)}.",
+        "labels leak": f"{capital(where)} the labels leak. {_rows(section, verdict)}",
+        "members leak": f"{capital(where)} it shows who took part. {_rows(section, verdict)}",
+        "holds by bound": f"{capital(where)} {_bounded(section, verdict)}.",
+        "no leak found": f"{capital(where)} these attacks find {no_leak(section, verdict)}.",
+        "not decided": f"Not decided: whether the {them} leak {where}.",
+        "not attacked": f"Whether the {them} leak {where} was not tested.",
     }[verdict.word]
-    return _statement(section, verdict, NO_DEFENSE, lead, _detail(section, verdict))
+    return _statement(section, verdict, bare_name(section), lead, _detail(section, verdict))
 
 
 def defended(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> Statement:

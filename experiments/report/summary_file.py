@@ -14,6 +14,7 @@ from experiments.report.brackets import bounded_by, budgets, read_limits
 from fedsim.api.run import RunFolder
 from fedsim.cell import CellConfig
 from fedsim.files import read_record, write_bytes
+from fedsim.tasks import from_elsewhere
 
 
 def judged(run: Path, rules: Mapping[str, VerdictRule]) -> Findings:
@@ -28,7 +29,7 @@ def judged(run: Path, rules: Mapping[str, VerdictRule]) -> Findings:
         name: read_record(run / name / "cell.json", CellConfig)
         for name in sorted({row.cell for row in scores} | {row.cell for row in utility})
     }
-    return summarise(
+    findings = summarise(
         scores,
         utility,
         cells,
@@ -36,6 +37,10 @@ def judged(run: Path, rules: Mapping[str, VerdictRule]) -> Findings:
         membership=folder.membership,
         bounded=bounded_by(budgets(run, cells, read_limits(run))),
     )
+    if not any(from_elsewhere(run / name / "captures") for name in cells):
+        return findings
+    sections = [section.model_copy(update={"foreign": True}) for section in findings.sections]
+    return findings.model_copy(update={"sections": tuple(sections)})
 
 
 def write_summary(run: Path) -> Findings:

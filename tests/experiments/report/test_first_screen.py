@@ -30,7 +30,7 @@ def test_what_is_open_says_what_would_decide_it() -> None:
     low, high = Number(12.0, "dB"), Number(18.6, "dB")
     both = Bracket(limit, "DLG", low, low, low, high, None, None, False)
     assert list(changes(findings, {open_.place: both})) == [
-        "an attack adapted to Gaussian noise (std=0.01)",
+        sentence("defense.adaptive", who="Gaussian noise (std=0.01)", attack="dlg"),
         "about 40 clients under Gaussian noise (std=0.01), instead of 8",
         "a stronger attack on Gaussian noise (std=0.01): at least 12.0 dB, at most 18.6 dB",
     ]
@@ -87,3 +87,14 @@ def test_the_worst_victim_is_the_one_of_whom_most_came_back() -> None:
     grey = [example.model_copy(update={"blind": True}) for example in examples]
     assert worst(found, grey) == sentence("victim.none")
     assert "client 3" in worst(found, [examples[0], *grey[1:]])
+
+
+def test_a_foreign_federation_is_not_without_a_defense() -> None:
+    """Nobody knows what its clients did, and no sentence says that they did nothing."""
+    for word in ("leaks", "not decided", "not attacked", "no leak found", "labels leak"):
+        known = section(verdict(word)).model_copy(update={"foreign": True})
+        (answer,) = answers(known)
+        said = f"{answer.short} {answer.statements[0].lead} {answer.statements[0].name}".lower()
+        assert "without a defense" not in said
+        assert "no defense" not in said
+        assert sentence("defense.not_known") in said
