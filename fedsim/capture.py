@@ -112,6 +112,8 @@ class CaptureRecord(Keyed, Sealed):
             aggregation; empty otherwise.
         sign_open: whether the numbers, which alone told the kind, leave the sign open.
         doubt: why another application's reply may hold something else than its model explains.
+        metrics: single values that another application's client stated beside the arrays, which
+            nobody believes.
     """
 
     kind: Kind
@@ -127,6 +129,7 @@ class CaptureRecord(Keyed, Sealed):
     nodes: tuple[int, ...] = ()
     sign_open: bool = False
     doubt: str = ""
+    metrics: dict[str, Setting] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

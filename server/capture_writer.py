@@ -102,6 +102,7 @@ class CaptureWriter:
             claimed_examples=reply.claimed_examples,
             beside=tuple(reply.beside),
             config=reply.sent.config,
+            metrics=reply.metrics,
             nodes=reply.nodes,
             sign_open=unstated and hides_its_sign(reply.arrays),
         )

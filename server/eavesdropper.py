@@ -104,6 +104,13 @@ class Eavesdropper(Wrapper):
             raise ConfigError(f"kind: {kind!r} is none. {suggest(str(kind), get_args(Kind))}")
         self._asked, self._overwrite, self._kind = Path(captures), overwrite, kind
         self._description = Description(model, description, _say)
+        if (description.get("input_shape") or description.get("image_shape")) and not (
+            description.get("input_range")
+        ):
+            _say(
+                "input_range is not given: attacks that search take inputs in [0, 1]. Where they "
+                "are standardised, say so now: input_range=(-3, 3)"
+            )
         self.policy = policy or CaptureConfig()
         self.on_round = on_round
         self._guest = Guest(strict=overwrite)

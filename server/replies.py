@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -81,6 +82,7 @@ class Reply:
         claimed_examples: as in ``CaptureRecord``.
         beside: what else the client sent.
         nodes: as in ``CaptureRecord``.
+        metrics: as in ``CaptureRecord``.
     """
 
     client: int
@@ -91,6 +93,7 @@ class Reply:
     claimed_examples: int | None = None
     beside: Arrays = field(default_factory=dict)
     nodes: tuple[int, ...] = ()
+    metrics: dict[str, Setting] = field(default_factory=dict)
 
     @classmethod
     def of_simulation(cls, message: Message, sent: Sent) -> Reply:
@@ -110,14 +113,15 @@ class Reply:
         start = _start(message.metadata.src_node_id, sent)
         name = _update_in(records, start)
         beside = {k: v for other in records if other != name for k, v in _inside(records, other)}
-        claim = None
+        claim, said = None, dict[str, Setting]()
         for place, metrics in message.content.metric_records.items():
             claim = claim or _count(metrics.get("num-examples"))
             beside |= _lists(place, metrics)
+            said |= _said(metrics)
         for place, config in message.content.config_records.items():
             beside |= _lists(place, config)
         node = message.metadata.src_node_id
-        return cls._checked(node, _views(records[name]), start, claim, beside)
+        return cls._checked(node, _views(records[name]), start, claim, beside, said)
 
     @classmethod
     def of_fit(cls, proxy: ClientProxy, result: FitRes, sent: Mapping[int, Sent]) -> Reply:
@@ -125,11 +129,18 @@ class Reply:
         node = int(proxy.cid)
         arrays = _numbered(result.parameters)
         beside = _lists("metrics", result.metrics)
-        return cls._checked(node, arrays, _start(node, sent), _count(result.num_examples), beside)
+        claim, said = _count(result.num_examples), _said(result.metrics)
+        return cls._checked(node, arrays, _start(node, sent), claim, beside, said)
 
     @classmethod
     def _checked(
-        cls, node: int, arrays: Arrays, sent: Sent, claim: int | None, beside: Arrays
+        cls,
+        node: int,
+        arrays: Arrays,
+        sent: Sent,
+        claim: int | None,
+        beside: Arrays,
+        metrics: dict[str, Setting],
     ) -> Reply:
         every = {**beside, **arrays}
         check_storable(every)
@@ -139,7 +150,8 @@ class Reply:
         if not arrays:
             raise StoreError("it holds no array")
         others = {name: value for name, value in beside.items() if name not in arrays}
-        return cls(client_of(node), None, stated(sent.config), arrays, sent, claim, others)
+        facts = stated(sent.config)
+        return cls(client_of(node), None, facts, arrays, sent, claim, others, metrics=metrics)
 
 
 def _start(node: int, sent: Mapping[int, Sent]) -> Sent:
@@ -185,6 +197,19 @@ def _lists(place: str, record: Mapping[str, Any]) -> Arrays:
         elif isinstance(value, list) and value and isinstance(value[0], bytes):
             arrays[f"{place}/{key}"] = np.frombuffer(b"".join(value), np.uint8)
     return arrays
+
+
+def _said(record: Mapping[str, Any]) -> dict[str, Setting]:
+    """Single finite values and short words, the first of many."""
+    known: dict[str, Setting] = {}
+    for key, value in record.items():
+        number = isinstance(value, bool | int) or (
+            isinstance(value, float) and math.isfinite(value)
+        )
+        word = isinstance(value, str) and len(value) <= _LONGEST
+        if (number or word) and len(key) <= _LONGEST and len(known) < _LONGEST:
+            known[key] = value
+    return known
 
 
 def _count(value: object) -> int | None:

@@ -53,6 +53,29 @@ def stated(config: Mapping[str, Any]) -> Knowledge:
     return Knowledge.model_validate(facts)
 
 
+def offered(metrics: Mapping[str, Any]) -> list[str]:
+    """What clients state in their metrics as options of ``fedsim attack``, to be believed or not.
+
+    A noise multiplier with a clipping norm is DP-SGD, which Opacus reports.
+    """
+    named = {key.lower().replace("_", "-"): value for key, value in metrics.items()}
+    options = [
+        f"--knows {fact}={value}"
+        for name, fact in _FACTS.items()
+        if _is_sound(fact, value := named.get(name))
+    ]
+    noise = next((named[name] for name in _NOISE if _positive(named.get(name))), None)
+    clip = next((named[name] for name in _NORMS if _positive(named.get(name))), None)
+    if noise is not None and clip is not None:
+        table = f'{{name = "dp_sgd", clip = {float(clip)}, noise_multiplier = {float(noise)}}}'
+        options.append(f"--knows 'defense=[{table}]'")
+    return list(dict.fromkeys(options))
+
+
+_NOISE = ("noise-multiplier", "dp-noise-multiplier", "sigma")
+_NORMS = ("max-grad-norm", "clipping-norm", "l2-norm-clip", "clip")
+
+
 def _is_sound(fact: Fact, value: object) -> bool:
     if fact == "optimizer":
         return isinstance(value, str) and value in _OPTIMIZERS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attacks import attack_classes
 from attacks.scheduling.ledger import Ledger
@@ -30,8 +30,9 @@ from experiments.console import Console
 from experiments.plan.folder import Run, note_provenance
 from experiments.stages.attack import attackers
 from experiments.stages.integrity import check_captures
+from experiments.wording.prose import listed
 from fedsim.build import suggest
-from fedsim.capture import CaptureStore
+from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError
 from fedsim.files import read_json
 from fedsim.tasks import held, save_task
@@ -142,12 +143,34 @@ def attack_captures(
     write_page(run, captures.task)
     done = {(str(o.record.key), o.record.attack): o for o in every if o.record.attack in chosen}
     if not quiet:
-        for (key, _), outcome in sorted(done.items()):
-            say(f"{key}: {outcome}")
+        say_outcomes(done)
         proven = {outcome.record.key for outcome in every if outcome.certified}
         for _, sentence in Findings(read_intake(run).given).sentences(proven):
             say(sentence)
     return Campaign(run, done, unrepeated)
+
+
+def say_outcomes(done: Mapping[tuple[str, str], Outcome]) -> None:
+    """Print each guess; a note that several share is printed once, with the clients."""
+    where: dict[str, list[CaptureKey]] = {}
+    for (_, _), outcome in sorted(done.items()):
+        for note in _notes(outcome):
+            where.setdefault(note, []).append(outcome.record.key)
+    shared = {note for note, keys in where.items() if len(keys) > 1}
+    for (key, _), outcome in sorted(done.items()):
+        if outcome.guess is not None:
+            alone = [note for note in _notes(outcome) if note not in shared]
+            outcome = replace(outcome, guess=replace(outcome.guess, note="; ".join(alone)))
+        say(f"{key}: {outcome}")
+    for note in shared:
+        clients = sorted({key.client for key in where[note]})
+        whose = f"client{'s' * (len(clients) > 1)} {listed([str(client) for client in clients])}"
+        say(f"of {whose}: {note}")
+
+
+def _notes(outcome: Outcome) -> list[str]:
+    note = outcome.guess.note if outcome.guess is not None else ""
+    return [part for part in note.split("; ") if part]
 
 
 def _weigh(run: Run, captures: Captured, console: Console) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,6 +50,8 @@ class Captured:
         knows: facts that the attacker knows in addition to what is recorded.
         kind: what the clients reply with, if that is not what was recorded.
         named: whether the model and its loss are names, which other processes can import.
+        rounds: those that are read; all if empty.
+        clients: those that are read; all if empty.
     """
 
     store: CaptureStore
@@ -59,10 +61,36 @@ class Captured:
     kind: Kind | None
     named: bool
     _network: nn.Module = field(repr=False, compare=False)
+    rounds: frozenset[int] = frozenset()
+    clients: frozenset[int] = frozenset()
+
+    @property
+    def keys(self) -> list[CaptureKey]:
+        """Those that are read, by round and client."""
+        return [
+            key
+            for key in self.store.keys()
+            if (not self.rounds or key.round in self.rounds)
+            and (not self.clients or key.client in self.clients)
+        ]
+
+    def only(self, rounds: Collection[int], clients: Collection[int]) -> Captured:
+        """Some of the captures.
+
+        Raises:
+            ConfigError: there are none of these rounds and clients.
+        """
+        chosen = replace(self, rounds=frozenset(rounds), clients=frozenset(clients))
+        if not chosen.keys:
+            there = ", ".join(map(str, self.store.keys()[:3]))
+            raise ConfigError(
+                f"--rounds, --clients: {self.store.root} holds no such capture. It holds {there}."
+            )
+        return chosen
 
     def __iter__(self) -> Iterator[Update]:
         refusals = list[ConfigError]()
-        keys = self.store.keys()
+        keys = self.keys
         for key in keys:
             try:
                 update = self.update(key)
@@ -76,7 +104,7 @@ class Captured:
             raise refusals[0]
 
     def __len__(self) -> int:
-        return len(self.store.keys())
+        return len(self.keys)
 
     def update(self, key: CaptureKey | str) -> Update:
         """One capture, its tensors under the names of the model.

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from statistics import median
+
+from pydantic import Field
 
 from attacks.base import Job
 from attacks.observed.known_labels import known_labels
@@ -11,7 +15,7 @@ from attacks.observed.readings import read
 from attacks.observed.running_statistics import counted_batches, tracking_layers
 from attacks.observed.word_rows import moved_words
 from experiments.captures.update import Update
-from fedsim.capture import CaptureKey, Observation
+from fedsim.capture import CaptureKey, Observation, Setting
 from fedsim.errors import CannotAttack, FedsimError, message_of
 from fedsim.files import Record
 from fedsim.knowledge import FACTS
@@ -19,6 +23,9 @@ from fedsim.seeds import generator
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
+_ENTRIES = 16
+"""Entries of a tensor whose largest change is compared with the others'; half and twice of it find
+the same of the networks in the tests."""
 _BALANCE = 0.05
 """Largest sum of a bias gradient, as a share of its norm, that counts as 0, which it is under a
 cross-entropy. White noise alone passes in 4 % of the updates, at half and twice the share in 2 %
@@ -54,6 +61,9 @@ class Disclosure(Record):
         known: facts that the server knows.
         words: of texts; None where they cannot be read.
         no_words: why there are none; empty of other data.
+        stated: single values in the client's metrics, which nobody believes.
+        largest: the largest change of an entry.
+        evenness: that of a usual tensor, as a share of it, near 1 where steps are signs.
     """
 
     key: CaptureKey
@@ -66,10 +76,18 @@ class Disclosure(Record):
     known: tuple[str, ...]
     words: Words | None = None
     no_words: str = ""
+    stated: dict[str, Setting] = Field(default_factory=dict)
+    largest: float = 0.0
+    evenness: float = 0.0
 
 
-def disclosed(victim: Update) -> Disclosure:
-    """What an update gives away."""
+def disclosed(victim: Update, stated: Mapping[str, Setting] | None = None) -> Disclosure:
+    """What an update gives away.
+
+    Args:
+        victim: the update.
+        stated: single values in the client's metrics.
+    """
     seen, task = victim.observation, victim.task
     labels, reason = _labels(victim)
     words, no_words = _words(victim)
@@ -89,7 +107,21 @@ def disclosed(victim: Update) -> Disclosure:
         known=tuple(fact for fact in FACTS if getattr(seen.knowledge, fact)),
         words=words,
         no_words=no_words,
+        stated=dict(stated or {}),
+        **_sizes(seen),
     )
+
+
+def _sizes(seen: Observation) -> dict[str, float]:
+    """The largest change of an entry, and that of the median tensor as a share of it."""
+    moved = [
+        float(value.abs().max())
+        for value in seen.update().values()
+        if value.numel() >= _ENTRIES and bool(value.any())
+    ]
+    if seen.kind == "gradient" or not moved:
+        return {}
+    return {"largest": max(moved), "evenness": median(moved) / max(moved)}
 
 
 def _words(victim: Update) -> tuple[Words | None, str]:

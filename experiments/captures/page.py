@@ -174,6 +174,7 @@ def _switches(results: Sequence[Outcome], findings: Findings) -> Iterator[str]:
             "the clients, as FedBN does, or choose group normalisation."
         )
     missing = {fact for outcome in results for fact in outcome.record.missing}
+    yield from findings.offers()
     lacking = [fact for fact in PASSED if fact in missing]
     if lacking:
         options = " ".join(f"--knows {fact}=VALUE" for fact in lacking)
@@ -187,7 +188,10 @@ def _who(given: Sequence[Disclosure], task: Task, cohort: int) -> str:
     known = sorted({fact.replace("_", " ") for disclosure in given for fact in disclosure.known})
     facts = f"It knows {', '.join(known)}." if known else "It was told nothing else."
     replies = f"means of {cohort} clients' replies" if cohort else "each reply"
-    return f"The server that aggregates, with the model ({task.spec.model}) and {replies}. {facts}"
+    defended = any("defense" in disclosure.known for disclosure in given)
+    unknown = "" if defended else " " + sentence("advice.defense_not_known")
+    who = f"The server that aggregates, with the model ({task.spec.model}) and {replies}."
+    return f"{who} {facts}{unknown}"
 
 
 def _attacks(results: Sequence[Outcome]) -> Table:

@@ -208,7 +208,7 @@ def open_run(folder: Path) -> Run:
 def _experiment(captures: Captured, budget: float) -> ExperimentConfig:
     """The captures as an experiment, whose name changes with them and with the granted facts."""
     store, spec = captures.store, captures.task.spec
-    records = [store.record(key) for key in store.keys()]
+    records = [store.record(key) for key in captures.keys]
     known = {
         "task": spec.model_dump(mode="json", exclude={"seal"}),
         "knows": {k: _plain(v) for k, v in captures.knows.items()},
@@ -244,7 +244,7 @@ def _experiment(captures: Captured, budget: float) -> ExperimentConfig:
 
 def _known(captures: Captured) -> Knowledge:
     """The facts behind the first capture that fits: told, or read off the reply itself."""
-    keys = captures.store.keys()
+    keys = captures.keys
     for key in keys:
         with suppress(ConfigError):  # said where captures are taken in
             return captures.update(key).observation.knowledge
@@ -257,7 +257,7 @@ def _take_in(captures: Captured, cell: Cell) -> None:
     shutil.rmtree(store.root, ignore_errors=True)
     broadcasts: dict[str, str] = {}
     error: ConfigError | None = None
-    for key in captures.store.keys():
+    for key in captures.keys:
         if key.client != client_of(key.client):
             raise ConfigError(
                 f"{key}: an earlier version captured it, and no table holds so great a node id. "
@@ -276,7 +276,7 @@ def _take_in(captures: Captured, cell: Cell) -> None:
         save_capture(store, victim.observation, record, broadcasts)
         if mirrored is not None:
             save_capture(CaptureStore(store.root / MIRRORED), mirrored, record, {})
-        given.append(disclosed(victim))
+        given.append(disclosed(victim, record.metrics))
     if error is not None and not given:
         raise error
     save_task(captures.task, store.root)

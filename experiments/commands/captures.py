@@ -34,6 +34,8 @@ Knows = Annotated[list[str] | None, _option("a fact that the server knows", "FAC
 Kind = Annotated[str | None, _option("weights, difference, pseudo-gradient or gradient", "KIND")]
 Attacks = Annotated[str | None, _option("names with commas; default: exact ones and one search")]
 Budget = Annotated[float | None, _option("seconds for each attack on each capture; default: 60")]
+Rounds = Annotated[str | None, _option("rounds with commas; default: all", "ROUNDS")]
+Clients = Annotated[str | None, _option("clients with commas; default: all", "CLIENTS")]
 Truth = Annotated[Path | None, _option("folder that truth_mod wrote")]
 
 
@@ -88,6 +90,8 @@ def attack_foreign(
     kind: Kind = None,
     attacks: Attacks = None,
     budget: Budget = None,
+    rounds: Rounds = None,
+    clients: Clients = None,
 ) -> int:
     """Attack the captures of another application; the exit status."""
     from experiments.captures.attack_stage import attack_captures
@@ -123,6 +127,7 @@ def attack_foreign(
             f'--image-shape 3,32,32; or write model = "..." into {folder / MANIFEST}.'
         )
     foreign = captured(captures_of(folder), model, knows=facts, **options)
+    foreign = foreign.only(_numbers(rounds, "--rounds"), _numbers(clients, "--clients"))
     names = attacks.split(",") if attacks else []
     done = attack_captures(foreign, names, 60.0 if budget is None else budget, quiet or as_json)
     say(done.json() if as_json else done.line())
@@ -186,6 +191,13 @@ def examine_foreign(
     checkup = examine(foreign, truth)
     say(json.dumps(checkup.table()) if as_json else checkup.text())
     return 1 if checkup.faults else 0
+
+
+def _numbers(text: str | None, option: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise ConfigError(f"{option} {text}: write numbers, for example 1,2.") from None
 
 
 def _shape(text: str | None) -> tuple[int, ...]:

@@ -142,8 +142,8 @@ def task_of(
     )
     if loss is None and not isinstance(inner, ImageNetwork):
         given = image_shape or input_shape
-        shape = "" if given else ", nor the shape of its images"
-        more = "" if given else ", image_shape=(3, 32, 32)"
+        shape = "" if given else ", nor the shape of its inputs"
+        more = "" if given else f", {_usual_shape(inner)}"
         raise ConfigError(
             f"loss: that of {type(inner).__name__} is not known{shape}. "
             f"Pass {'it' if given else 'both'}, for example {LOSS}{more}."
@@ -152,6 +152,20 @@ def task_of(
     form = InputForm.of(image_shape or input_shape, input_range)
     with without_checkpoints():
         return _network_task(inner, objective, form, _reference(model), _loss_reference(loss))
+
+
+def _usual_shape(network: nn.Module) -> str:
+    """The option that says the shape of inputs, by the first layer of weights."""
+    first = next((m for m in network.modules() if isinstance(m, _FIRST)), None)
+    if isinstance(first, nn.Linear):
+        return f"input_shape=({first.in_features},) of rows, or image_shape=(3, 32, 32)"
+    if isinstance(first, nn.Conv1d):
+        return f"input_shape=({first.in_channels}, 128)"
+    channels = first.in_channels if isinstance(first, nn.Conv2d) else 3
+    return f"image_shape=({channels}, 32, 32)"
+
+
+_FIRST = (nn.Flatten, nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 def _refuse_unread(model: str, **given: object) -> None:

@@ -205,3 +205,17 @@ def test_a_network_that_ends_its_process_costs_its_jobs_alone(
     loss = ["--loss", "tests.experiments.captures.test_reply_kinds:loss"]
     code, text, _ = said("attack", "captures", *named, *loss, "--attacks", "inverting")
     assert (code, text.count("the attack ended its process (exit code 3), start 3")) == (1, 3)
+
+
+def test_some_captures_are_attacked_alone_and_a_note_is_said_once(
+    captures: Path, said: Said
+) -> None:
+    first = captured(captures).store.keys()[0]
+    chosen = ("--rounds", first.round, "--clients", first.client)
+    code, text, _ = said("attack", captures, "--attacks", "span", *chosen)
+    assert (code, text.count(": span: ")) == (0, 1)
+    code, _, line = said("attack", captures, "--attacks", "span", "--clients", "77")
+    assert (code, "holds no such capture. It holds round-0001" in line) == (2, True)
+    code, text, _ = said("attack", captures, "--attacks", "embedding_rows")
+    notes = [line for line in text.splitlines() if line.startswith("of client")]
+    assert len(notes) == len(set(notes))

@@ -18,6 +18,7 @@ from experiments.wording.catalogue import sentence, sentences
 from fedsim.capture import CaptureKey
 from fedsim.models import TEXT_MODELS, transformer
 from tests.experiments.captures.conftest import Held
+from tests.experiments.captures.conftest import loss as image_loss
 from tests.experiments.conftest import Said
 
 TEXTS = {
@@ -267,3 +268,69 @@ def test_tensors_of_a_tied_head_do_not_count_as_words(held: Held) -> None:
         ids = held.tokenizer("The code of the door is 4471.")["input_ids"]
         assert {*found.words.ids} <= {*ids}
         assert not found.words.complete
+
+
+def steps_of(optimizer: Any, client: int) -> Disclosure:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)
+    )
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    torch.manual_seed(client)
+    step = optimizer(net.parameters())
+    for _ in range(5):
+        step.zero_grad()
+        value = torch.nn.functional.cross_entropy(net(torch.randn(32, 64)), torch.arange(32) % 4)
+        value.backward()
+        step.step()
+    update = fedsim.Update.of(
+        net, before=before, after=dict(net.state_dict()), loss=image_loss, image_shape=(1, 8, 8)
+    )
+    return disclosed(update).model_copy(update={"key": CaptureKey(round=1, client=client)})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "signs"),
+    [
+        (lambda p: torch.optim.Adam(p, lr=1e-3), True),
+        (adamw, True),
+        (lambda p: torch.optim.SGD(p, lr=0.1), False),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), False),
+    ],
+)
+def test_steps_of_adam_are_told_from_plain_ones(optimizer: Any, signs: bool) -> None:
+    given = [steps_of(optimizer, client) for client in (1, 2, 3)]
+    found = Findings(given)
+    assert found.signs == signs
+    assert any("optimizer=adam" in offer for offer in found.offers()) == signs
+    known = [each.model_copy(update={"known": ("optimizer",)}) for each in given]
+    assert not Findings(known).signs
+
+
+def test_what_clients_state_is_offered_as_an_option() -> None:
+    metrics = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "epsilon": 3.9, "loss": 0.4}
+    others = {**metrics, "noise_multiplier": 1.5}
+    found = Findings([disclosure(1, stated=metrics), disclosure(2, stated=others)])
+    (offer,) = found.offers()
+    assert "noise_multiplier = 1 to 1.5, max_grad_norm = 1, epsilon = 3.9" in offer
+    assert "loss" not in offer
+    assert 'defense=[{name = "dp_sgd", clip = 1.0, noise_multiplier = 1.0}]' in offer
+    assert list(Findings([disclosure(1, stated={"loss": 0.4})]).offers()) == []
+
+
+def test_the_offered_option_is_one_that_the_command_takes() -> None:
+    from experiments.captures.facts import facts_of
+    from experiments.plan.overrides import override
+    from server.stated_facts import offered
+
+    (option,) = offered({"noise_multiplier": 1.0, "max_grad_norm": 2.0})
+    facts = override({}, [option.removeprefix("--knows '").rstrip("'")])
+    network = torch.nn.Linear(4, 2)
+    task = fedsim.Update.of(
+        network,
+        gradients=[torch.ones(2, 4), torch.ones(2)],
+        loss=image_loss,
+        input_shape=(4,),
+    ).task
+    (known,) = facts_of(task, facts).defense or ()
+    assert known == {"name": "dp_sgd", "clip": 2.0, "noise_multiplier": 1.0}
