@@ -78,11 +78,12 @@ class Evidence:
     Attributes:
         attacks: on the main metric.
         match: all of them as one against their baselines; None where none has a score.
-        over_class: the same by what the class cannot explain, where labels leak.
+        over_class: the same by what the class cannot explain, where withheld labels may be read.
         answered: each attack that refused victims, on the others, against its baselines.
         words: as ``match``, by words of the batch that are both right and complete.
         either: the same by each of the two.
         labels: as ``match``, by the labels that attacks infer.
+        readers: mean lead of each attack by labels, over the baseline that it beats by least.
         parts: rounds or seeds on which alone the attacks leak.
         exact: victims that came back exactly.
         recovered: victims that passed the threshold.
@@ -100,6 +101,7 @@ class Evidence:
     words: Comparison | None
     either: Sequence[Comparison]
     labels: Comparison | None
+    readers: Mapping[AttackKey, float]
     parts: Sequence[Reason]
     exact: Hits
     recovered: Hits
@@ -144,7 +146,7 @@ def judge(
         place, scores, here, modality, rule, working, searches, members, bounded=bounded
     )
     rows, grade = rows_word(seen)
-    labels = _label_reader(here, seen, rule)
+    labels = _label_reader(seen)
     telling = members if members is not None and members.tells else None
     beating = _beating(here, modality, rule)
     best = max(seen.attacks, key=lambda a: (a.attacker in beating, a.mean), default=None)
@@ -218,8 +220,9 @@ def _evidence(
     main, smallest = MAIN[modality], rule.smallest(modality)
     attacks = list(filter(is_attack, here[main]))
     question = _main_question(modality, rule)
-    labels = _compared(here[LABELS], Question(LABELS, rule.rouge, rule.clients))
-    told = labels is not None and labels.leaks
+    of_labels = Question(LABELS, rule.rouge, rule.clients)
+    readers = _readers(here[LABELS], of_labels)
+    told = max(readers.values(), default=0.0) > rule.rouge
     by_class = Question(main, CLASS[main], rule.clients, question.shares)
     known = attacked(scores)
     return Evidence(
@@ -233,7 +236,8 @@ def _evidence(
             for metric in (WORDS if modality == "text" else ())
             if (match := _compared(here[metric], Question(metric, rule.rouge, rule.clients)))
         ],
-        labels=labels,
+        labels=_compared(here[LABELS], of_labels),
+        readers=readers,
         parts=list(leaking_parts(attacks, here[main], question)),
         exact=exact_hits(here, modality, attacks),
         recovered=recovered_hits(here, modality, attacks),
@@ -322,19 +326,19 @@ def _beating(
     return tuple(attack.attacker for attack in attacks if leaks(attack))
 
 
-def _label_reader(
-    here: Mapping[str, Sequence[Scored]], seen: Evidence, rule: VerdictRule
-) -> AttackKey | None:
+def _readers(here: Sequence[Scored], question: Question) -> dict[AttackKey, float]:
+    return {
+        attack.attacker: match.mean
+        for attack in filter(is_attack, here)
+        if (match := compare([attack], here, question)) is not None and match.leads
+    }
+
+
+def _label_reader(seen: Evidence) -> AttackKey | None:
     """The attack that reads withheld labels best, where they leak."""
     if seen.labels is None or not seen.labels.leaks:
         return None
-    question = Question(LABELS, rule.rouge, rule.clients)
-    leads = {
-        attack.attacker: match.mean
-        for attack in filter(is_attack, here[LABELS])
-        if (match := compare([attack], here[LABELS], question)) is not None
-    }
-    return max(leads, key=lambda key: leads[key])
+    return max(seen.readers, key=lambda key: seen.readers[key])
 
 
 def _strongest(attacks: Sequence[Scored]) -> Reached | None:
