@@ -25,6 +25,7 @@ from experiments.analysis.frames import score_frame
 from experiments.analysis.paired import Scored, Values
 from experiments.analysis.statistics import clopper_pearson
 from experiments.analysis.verdicts import judge
+from fedsim.records import Modality
 from fedsim.threads import one_thread
 from fedsim.visible import say
 
@@ -35,7 +36,7 @@ _EMPTY = score_frame([], {})
 
 def verdict(table: Table, attacks: int) -> Verdict:
     """The verdict on a table of undefended scores, whose attacks are known to work."""
-    modality = "image" if "psnr" in table else "text"
+    modality: Modality = "image" if "psnr" in table else "text"
     working = {attack(number): "" for number in range(attacks)}
     return judge(NONE, _EMPTY, table, modality, working=working)
 

@@ -16,9 +16,9 @@ from experiments.analysis.membership import inferred
 from experiments.analysis.paired import difference, is_attack, scored
 from experiments.analysis.statistics import Estimate
 from experiments.bounds.audit import AuditRecord
-from experiments.bounds.records import LimitsRecord
 from experiments.plan.folder import Run
 from experiments.report.naming import attack_label, attack_name, named_place, unit_of
+from experiments.stages.search_errors import read_searches
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import settings, title, told_apart
 from fedsim.files import read_record, read_text
@@ -159,11 +159,10 @@ def _audited(run: Run) -> Iterator[Value]:
 
 
 def _searched(run: Run) -> Iterator[Value]:
-    """Search errors among the updates that an attack missed, if ``fedsim limits`` was run."""
-    path = run.root / "limits.json"
+    """Search errors among the updates that an attack missed."""
     cells = {cell.name: cell.config for cell in run.cells}
     where = settings(cells, {cell.name: cell.experiment.name for cell in run.cells})
-    searches = read_record(path, LimitsRecord).searches if path.exists() else ()
+    searches = read_searches(run.root)
     for search in searches:
         task = cells[search.cell].task
         labels = {

@@ -12,6 +12,7 @@ from experiments.analysis.gaps import adaptive_gaps, gap_of, same_search
 from experiments.analysis.keys import DefenseInSetting, undefended
 from experiments.analysis.membership import Finding
 from experiments.analysis.paired import Scored, Values, difference, scored
+from experiments.analysis.power import Search
 from experiments.analysis.statistics import clopper_pearson
 from experiments.analysis.tradeoff import at_loss, equal_utility, points
 from experiments.analysis.verdicts import judge, metrics
@@ -27,6 +28,7 @@ def evidence(
     *,
     rule: VerdictRule,
     members: Mapping[DefenseInSetting, Finding],
+    searches: Mapping[DefenseInSetting, Mapping[AttackKey, Search]],
     bounded: Collection[DefenseInSetting],
 ) -> SectionEvidence:
     """What the rows of a section prove.
@@ -38,6 +40,7 @@ def evidence(
             judged in this order.
         rule: of the verdicts.
         members: what tells members best, where something does.
+        searches: how far attacks searched their objectives, where they have one.
         bounded: where no attack can gain the smallest effect.
     """
     known = {DefenseInSetting(*key): part for key, part in scores.groupby(PLACE)}
@@ -54,6 +57,7 @@ def evidence(
             modality,
             rule=rule,
             working=working,
+            searches=searches.get(place, {}),
             members=members.get(place),
             bounded=place in bounded,
         )

@@ -39,6 +39,12 @@ class Search:
     excess: float
     unit: str
 
+    def joined(self, other: Search) -> Search:
+        """Both, of two trainings; the excess of the one that missed more."""
+        worse = max(self, other, key=lambda search: search.errors)
+        updates = self.updates + other.updates
+        return Search(updates, self.errors + other.errors, worse.excess, self.unit)
+
 
 @dataclass(frozen=True, slots=True)
 class Power:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
@@ -33,9 +34,11 @@ from experiments.analysis.frames import (
 from experiments.analysis.judgement import evidence
 from experiments.analysis.keys import DefenseInSetting, Placed
 from experiments.analysis.membership import SEEN, Finding, inferred
+from experiments.analysis.power import Search
 from experiments.analysis.statistics import Direction, summary
 from experiments.plan.config import VerdictRule
 from experiments.stages.coverage import THRESHOLDS
+from experiments.stages.search_errors import SearchErrors
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import natural, settings
 from fedsim.build import registry
@@ -47,6 +50,7 @@ from fedsim.records import (
     OTHER_CLIENTS,
     PRIOR_ONLY,
     SECOND_CLIENT,
+    AttackKey,
     Modality,
     ScoreRow,
     UtilityRow,
@@ -82,6 +86,7 @@ def summarise(
     *,
     rules: Mapping[str, VerdictRule] | None = None,
     membership: Sequence[ScoreRow] = (),
+    searches: Sequence[SearchErrors] = (),
     bounded: Bounded = lambda *_: False,
 ) -> Findings:
     """Findings by section, independent of the order of the rows.
@@ -95,6 +100,7 @@ def summarise(
         rules: of the verdicts, by experiment; the default for one that is missing. A section is
             judged by the rule of its first cell.
         membership: scores of membership attacks.
+        searches: how far attacks searched their objectives, by cell.
         bounded: by which cells hold; none unless it is given.
     """
     directions, keys = _directions(rows), section_keys(cells, rows)
@@ -113,7 +119,17 @@ def summarise(
             if all(bounded(cell, key.modality, rule) for cell in part.cell.unique())
         }
         sections.append(
-            _section(key, tuple(mine), scores, measured, directions, rule, members, places)
+            _section(
+                key,
+                tuple(mine),
+                scores,
+                measured,
+                directions,
+                rule,
+                members,
+                _searches([errors for errors in searches if errors.cell in mine], labels),
+                places,
+            )
         )
     return Findings(sections=tuple(sections))
 
@@ -155,6 +171,7 @@ def _section(
     directions: Mapping[str, Direction],
     rule: VerdictRule,
     members: Mapping[DefenseInSetting, Finding],
+    searches: Mapping[DefenseInSetting, Mapping[AttackKey, Search]],
     bounded: Collection[DefenseInSetting],
 ) -> TaskFindings:
     results = [
@@ -180,6 +197,7 @@ def _section(
             _utility_at_end(results, curve),
             rule=rule,
             members=members,
+            searches=searches,
             bounded=bounded,
         ),
         rule=rule,
@@ -202,6 +220,19 @@ def _members(
         for finding in known
         if finding.control == SEEN and finding.round is None
     }
+
+
+def _searches(
+    known: Iterable[SearchErrors], labels: Mapping[str, str]
+) -> dict[DefenseInSetting, dict[AttackKey, Search]]:
+    """How far each attack searched under each defense, over all seeds."""
+    searches: dict[DefenseInSetting, dict[AttackKey, Search]] = defaultdict(dict)
+    for errors in known:
+        place = DefenseInSetting(labels[errors.cell], errors.defense, errors.defense_options)
+        search = Search(errors.missed, errors.errors, errors.excess or 0.0, errors.unit)
+        before = searches[place].get(errors.attacker)
+        searches[place][errors.attacker] = search if before is None else before.joined(search)
+    return searches
 
 
 def _utility_at_end(

@@ -19,7 +19,6 @@ from experiments.bounds.records import (
     Source,
     SuccessLimit,
 )
-from experiments.bounds.search_errors import search_errors
 from experiments.bounds.success import guesses, mechanism
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
@@ -67,12 +66,6 @@ def limits(run: Run, *, gaussian: bool = True) -> LimitsRecord:
         successes=tuple(limit for case in known for limit in success_limits(case)),
         budgets=tuple(
             limit for case in known for limit in budget_limits(case, shared, gaussian=gaussian)
-        ),
-        searches=tuple(
-            errors
-            for case in known
-            if case.cell.simulated
-            for errors in search_errors(case.cell, case.who)
         ),
     )
     write_json(run.root / "limits.json", record)

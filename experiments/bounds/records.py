@@ -6,7 +6,6 @@ from typing import Literal, TypeAlias
 
 from attacks.feasibility import Feasibility
 from fedsim.files import Record, Sealed
-from fedsim.records import AttackKey
 
 Source: TypeAlias = Literal["bits sent", "clipping and noise", "noise on public gradients"]
 """What bounds the information in a reply."""
@@ -78,37 +77,9 @@ class BudgetLimit(Limit):
     assumed: float | None = None
 
 
-class SearchErrors(Limit):
-    """How often an attack's own objective prefers the private rows to its guess of them.
-
-    Attributes:
-        attack: its name; with the next two as in the rows of scores.
-        unit: of the objective; ``nats`` or none.
-        recovered: updates all of whose rows passed the threshold of the main metric.
-        missed: the other updates with a guess of as many rows.
-        errors: of these, those at which the objective of the private rows is the lower.
-        excess: median over the missed of the guess's objective less that of the private rows.
-    """
-
-    attack: str
-    attack_options: str
-    adaptive: bool
-    unit: str
-    recovered: int
-    missed: int
-    errors: int
-    excess: float | None
-
-    @property
-    def attacker(self) -> AttackKey:
-        """As the rows of scores name it."""
-        return AttackKey(self.attack, self.attack_options, self.adaptive)
-
-
 class LimitsRecord(Sealed):
     """The whole of ``limits.json``."""
 
     ranks: tuple[RankLimit, ...]
     successes: tuple[SuccessLimit, ...]
     budgets: tuple[BudgetLimit, ...]
-    searches: tuple[SearchErrors, ...] = ()

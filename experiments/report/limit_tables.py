@@ -14,12 +14,12 @@ from experiments.bounds.records import (
     Limit,
     LimitsRecord,
     RankLimit,
-    SearchErrors,
     SuccessLimit,
 )
 from experiments.plan.folder import Run, read_rules
 from experiments.report.brackets import Bracket, brackets, unscored
 from experiments.report.tables import Number, Table, to_terminal
+from experiments.stages.search_errors import SearchErrors, read_searches
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import settings, title, told_apart
 from fedsim.files import read_record
@@ -29,7 +29,7 @@ SettingNames: TypeAlias = Mapping[str, str]
 WHO = ("setting", "defense")
 
 
-def _who(limit: Limit, labels: SettingNames) -> tuple[str, str]:
+def _who(limit: Limit | SearchErrors, labels: SettingNames) -> tuple[str, str]:
     """The values of ``WHO``."""
     return labels[limit.cell], defense_name(limit.defense, limit.defense_options)
 
@@ -207,6 +207,6 @@ def limit_tables(run: Run, record: LimitsRecord) -> Limits:
         rank_table(record.ranks, labels),
         success_table(record.successes, labels),
         budget_table(both.values(), labels),
-        search_table(record.searches, labels),
+        search_table(read_searches(run.root), labels),
     )
     return Limits(run.root, tuple(table for table in tables if table.rows))

@@ -11,6 +11,7 @@ from experiments.analysis.summary import summarise
 from experiments.plan.config import VerdictRule
 from experiments.plan.folder import read_rules
 from experiments.report.brackets import bounded_by, budgets, read_limits
+from experiments.stages.search_errors import read_searches
 from fedsim.api.run import RunFolder
 from fedsim.cell import CellConfig
 from fedsim.files import read_record, write_bytes
@@ -35,6 +36,7 @@ def judged(run: Path, rules: Mapping[str, VerdictRule]) -> Findings:
         cells,
         rules=rules,
         membership=folder.membership,
+        searches=read_searches(run),
         bounded=bounded_by(budgets(run, cells, read_limits(run))),
     )
     if not any(from_elsewhere(run / name / "captures") for name in cells):

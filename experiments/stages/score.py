@@ -16,6 +16,7 @@ from experiments.plan.levels import level_of
 from experiments.stages.controls import controls, guessed_for_others
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import gallery, write_gallery
+from experiments.stages.search_errors import SEARCHES, SearchErrors, search_errors
 from experiments.stages.signals import SignalRow, signals
 from experiments.stages.updates import UpdateRow, updates
 from experiments.stages.utility import defense_of, utility
@@ -60,6 +61,8 @@ def score(run: Run, console: Console) -> list[str]:
     write_rows(run.root / "coverage.parquet", Coverage, coverage(scores, pooled))
     write_rows(run.root / "updates.parquet", UpdateRow, norms)
     write_rows(run.root / "scores.parquet", ScoreRow, scores)
+    searched = [errors for cell in run.cells for errors in search_errors(cell)]
+    write_rows(run.root / SEARCHES, SearchErrors, searched)
     write_rows(run.root / "signals.parquet", SignalRow, [r for c in run.cells for r in signals(c)])
     write_rows(run.root / "utility.parquet", UtilityRow, [r for c in run.cells for r in utility(c)])
     write_gallery(run.root, shown)

@@ -14,6 +14,7 @@ from experiments.analysis.paired import Scored
 from experiments.analysis.verdicts import judge
 from fedsim.records import OTHER_CLIENT, OTHER_CLIENTS, PRIOR_ONLY, AttackKey, Modality
 
+NO_ROWS = score_frame([], {})
 PLACE = DefenseInSetting("", "none", "[]")
 
 

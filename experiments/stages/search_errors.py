@@ -9,10 +9,12 @@ can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -21,30 +23,68 @@ from attacks.base import Attack
 from attacks.scheduling.jobs import JobSpec
 from attacks.scheduling.prepared import job_of
 from attacks.scheduling.worker import silent
-from experiments.bounds.records import SearchErrors
 from experiments.plan.cells import Cell
 from experiments.plan.entries import entries
 from experiments.stages.attack import jobs
 from experiments.stages.coverage import THRESHOLDS
+from experiments.stages.utility import defense_of
 from fedsim.api.guesses import matched, read_guess
 from fedsim.api.victims import Victims
 from fedsim.build import build
 from fedsim.capture import CaptureKey
+from fedsim.files import Record
 from fedsim.metrics import METRICS
-from fedsim.records import MAIN
+from fedsim.records import MAIN, AttackKey
+from fedsim.rows import read_rows
 from fedsim.seeds import generator
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.threads import one_thread
 from fedsim.types import Batch
 
+SEARCHES = "searches.parquet"
+"""Of all cells, in the run folder."""
+_MOST = 24
+"""Updates of a cell at which an attack's objective is asked for, each of which takes as long as one
+of its steps. Of half as many, a tenth is one and a single error keeps a defense open; of twice as
+many the share is known to .04 in place of .06."""
 
-def search_errors(cell: Cell, who: Mapping[str, Any]) -> Iterator[SearchErrors]:
+
+class SearchErrors(Record):
+    """How often an attack's own objective prefers the private rows to its guess of them.
+
+    Attributes:
+        attack: its name; with the next two as in the rows of scores.
+        unit: of the objective; ``nats`` or none.
+        recovered: updates all of whose rows passed the threshold of the main metric.
+        missed: the other updates with a guess of as many rows.
+        errors: of these, those at which the objective of the private rows is the lower.
+        excess: median over the missed of the guess's objective less that of the private rows.
+    """
+
+    run: str
+    cell: str
+    defense: str
+    defense_options: str
+    attack: str
+    attack_options: str
+    adaptive: bool
+    unit: str
+    recovered: int
+    missed: int
+    errors: int
+    excess: float | None
+
+    @property
+    def attacker(self) -> AttackKey:
+        """As the rows of scores name it."""
+        return AttackKey(self.attack, self.attack_options, self.adaptive)
+
+
+def search_errors(cell: Cell) -> Iterator[SearchErrors]:
     """One record for each attack of a cell that names its objective and made a guess.
 
-    Args:
-        cell: simulated, and attacked as far as it is.
-        who: the columns that all limits of the cell share.
+    The cell is simulated, and attacked as far as it is. Asked are the first updates, ``_MOST``.
     """
     by_label: dict[str, list[JobSpec]] = {}
     for spec in jobs(cell):
@@ -57,12 +97,14 @@ def search_errors(cell: Cell, who: Mapping[str, Any]) -> Iterator[SearchErrors]:
         if type(attack).objectives is Attack.objectives:
             continue
         with one_thread():
-            asked = [_gain(victims, task, attack, spec, key) for spec in specs for key in spec.keys]
-        gains = [gain for gain in asked if gain is not None]
+            asked = (_gain(victims, task, attack, spec, key) for spec in specs for key in spec.keys)
+            gains = list(islice((gain for gain in asked if gain is not None), _MOST))
         missed = [gain.excess for gain in gains if not gain.recovered]
         if gains:
             yield SearchErrors(
-                **who,
+                run=cell.experiment.name,
+                cell=cell.name,
+                **defense_of(cell)._asdict(),
                 **asdict(entry.key),
                 unit=attack.objective_unit,
                 recovered=len(gains) - len(missed),
@@ -109,3 +151,9 @@ def _in_order(victims: Victims[Cell], key: CaptureKey) -> Batch:
     batch = victims.batch(key)
     used = dict.fromkeys(place for step in victims.records[key].steps for place in step)
     return batch[torch.tensor(list(used))] if len(used) == len(batch) else batch
+
+
+def read_searches(root: Path) -> list[SearchErrors]:
+    """Those of a run folder; none where it was scored before they were recorded."""
+    path = root / SEARCHES
+    return read_rows(path, SearchErrors) if path.exists() else []

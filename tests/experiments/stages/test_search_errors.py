@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from experiments.bounds.limits import cases
-from experiments.bounds.records import SearchErrors
-from experiments.bounds.search_errors import search_errors
 from experiments.pipeline import execute
+from experiments.stages.search_errors import SearchErrors, search_errors
 from tests.apps.cases import IMAGES, TEXT, Make
 
 
@@ -15,7 +13,7 @@ def of_run(make_run: Make, federation: Any = None, **options: Any) -> list[Searc
     once = {"rounds": 1, **(federation or {})}
     run = make_run(IMAGES, attacks=attacks, federation=once, **options)
     execute(run, ("simulate", "attack"), quiet=True)
-    return [e for case in cases(run.cells) for e in search_errors(case.cell, case.who)]
+    return [e for cell in run.cells for e in search_errors(cell)]
 
 
 def test_three_steps_of_a_search_miss_what_the_update_tells(make_run: Make) -> None:
@@ -50,7 +48,7 @@ def of_texts(make_run: Make, defense: dict[str, Any], **options: Any) -> SearchE
         auxiliary={"split": "public", "rows": 40},
     )
     execute(run, ("simulate", "attack"), quiet=True)
-    (errors,) = (e for case in cases(run.cells) for e in search_errors(case.cell, case.who))
+    (errors,) = (e for cell in run.cells for e in search_errors(cell))
     assert (errors.attack, errors.unit) == ("span", "nats")
     return errors
 
