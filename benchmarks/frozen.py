@@ -2,8 +2,8 @@
 
 The experiments of ``frozen.toml`` run at this checkout and at a commit, on this machine, since sums
 of floats differ between processors. Compared are the hashes of captures, truths, guesses and
-records without their clocks, and the cells of the report's tables. What a commit gave is kept below
-the user's cache, so that the other side is run once; this checkout is run each time.
+records without their clocks, and the cells of the report's tables. What a state of the files gave
+is kept below the user's cache, so that it is run once. New files count once git knows them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -105,30 +106,33 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str
 
 
 class Side:
-    """A checkout in which experiments are run, with this interpreter and its own packages."""
+    """A state of the project in which experiments run, with this interpreter."""
 
-    def __init__(self, folder: Path, commit: str = "") -> None:
+    def __init__(self, commit: str, folder: Path) -> None:
+        """Check the commit out into a folder that does not exist."""
         self.folder = folder
-        self.commit = commit
+        self.tree = _git("rev-parse", "--verify", f"{commit}^{{tree}}")
+        _git("worktree", "add", "--detach", str(folder), commit)
 
-    def attacks(self) -> list[str]:
+    def remove(self) -> None:
+        """Forget the folder."""
+        _git("worktree", "remove", "--force", str(self.folder))
+
+    def attacks(self) -> set[str]:
         """Names of the built-in attacks."""
         program = "from attacks import ATTACKS; print(*ATTACKS)"
-        return self._python("-c", program).stdout.split()
+        return set(self._python("-c", program).stdout.split())
 
     def values(self, table: Mapping[str, Any]) -> Values:
-        """What an experiment makes here; of a commit, what it once made."""
+        """What an experiment makes here, or once made."""
         text = tomli_w.dumps(table)
         machine = f"{platform.machine()} {platform.node()} {sys.version}"
-        key = hashlib.sha256(f"{machine} {self.commit} {text}".encode()).hexdigest()
-        kept = CACHE / self.commit / f"{key}.json"
-        if self.commit and kept.exists():
-            return dict(json.loads(kept.read_text(encoding="utf-8")))
-        made = self._run(text)
-        if self.commit:
+        key = hashlib.sha256(f"{machine} {text}".encode()).hexdigest()
+        kept = CACHE / self.tree / f"{key}.json"
+        if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(made), encoding="utf-8")
-        return made
+            kept.write_text(json.dumps(self._run(text)), encoding="utf-8")
+        return dict(json.loads(kept.read_text(encoding="utf-8")))
 
     def _run(self, text: str) -> Values:
         with tempfile.TemporaryDirectory() as folder:
@@ -158,26 +162,33 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
+@contextmanager
+def sides(*commits: str) -> Iterator[list[Side]]:
+    """A checkout of each commit, for a while."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        opened: list[Side] = []
+        for number, commit in enumerate(commits):
+            opened.append(Side(commit, Path(folder, str(number))))
+            stack.callback(opened[-1].remove)
+        yield opened
+
+
 def compare(against: str, only: list[str]) -> list[str]:
-    """The differences between a commit and this checkout, as they are found."""
-    commit = _git("rev-parse", "--verify", f"{against}^{{commit}}")
-    found: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "before")
-        _git("worktree", "add", "--detach", str(place), commit)
-        try:
-            before, after = Side(place, commit), Side(ROOT)
-            known, new = before.attacks(), after.attacks()
-            one_side = sorted(set(known) ^ set(new))
-            say(f"attacks of one side alone: {', '.join(one_side) or 'none'}")
-            for name, table in experiments(only, set(known) & set(new)).items():
-                old = before.values(table)
-                changed = differences(old, after.values(table))
-                say(f"{name}: {len(old)} values, {len(changed)} differ", flush=True)
-                found += [f"{name}/{line}" for line in changed]
-        finally:
-            _git("worktree", "remove", "--force", str(place))
-    return found
+    """The differences between a commit and this checkout as it is, printed by experiment."""
+    changed: list[str] = []
+    now = _git("stash", "create") or "HEAD"
+    with sides(against, now) as (before, after):
+        known = before.attacks(), after.attacks()
+        say(f"attacks of one side alone: {', '.join(sorted(known[0] ^ known[1])) or 'none'}")
+        for name, table in experiments(only, known[0] & known[1]).items():
+            values = before.values(table)
+            lines = differences(values, after.values(table))
+            say(
+                "\n".join([f"{name}: {len(values)} values, {len(lines)} differ", *lines]),
+                flush=True,
+            )
+            changed += lines
+    return changed
 
 
 def main() -> None:
@@ -186,10 +197,10 @@ def main() -> None:
     parser.add_argument("--against", default="main", help="commit of the other side")
     parser.add_argument("--only", nargs="*", default=[], help="names of attacks or experiments")
     chosen = parser.parse_args()
-    found = compare(chosen.against, chosen.only)
+    changed = compare(chosen.against, chosen.only)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    say("\n".join([*found, f"{used.ru_utime + used.ru_stime:.0f} CPU seconds"]))
-    sys.exit(bool(found))
+    say(f"{len(changed)} differ; {used.ru_utime + used.ru_stime:.0f} CPU seconds")
+    sys.exit(bool(changed))
 
 
 if __name__ == "__main__":
