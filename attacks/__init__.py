@@ -1,16 +1,13 @@
-"""The attacks by name, and the thresholds of each family."""
+"""The attacks by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from attacks.base import Attack
 from attacks.disaggregate import Disaggregate
-from attacks.film.cuts import CUTS as FILM_CUTS
 from attacks.film.film import FILM
 from attacks.images.bayes import Bayes
-from attacks.images.cuts import CUTS as IMAGE_CUTS
 from attacks.images.dlg import DLG, IDLG
 from attacks.images.gi_gip import GIGIP
 from attacks.images.inverting import Inverting
@@ -19,20 +16,15 @@ from attacks.learned.ridge import Ridge
 from attacks.learned.statistics import Statistics
 from attacks.membership.membership import Membership
 from attacks.membership.properties import Properties
-from attacks.observed.cuts import CUTS as OBSERVED_CUTS
 from attacks.prior_only import PriorOnly
-from attacks.proofs.cuts import CUTS as PROOF_CUTS
 from attacks.solved.closed_form import ClosedForm
-from attacks.solved.cuts import CUTS as SOLVED_CUTS
 from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.solved.patch_rows import PatchRows
 from attacks.solved.ratio import Ratio
 from attacks.solved.spear import Spear
 from attacks.span.span import Span
-from attacks.texts.cuts import CUTS as TEXT_CUTS
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG, DLGText
-from attacks.tokens.cuts import CUTS as TOKEN_CUTS
 from fedsim.build import registry
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -69,16 +61,3 @@ def attack_classes() -> dict[str, type[Attack]]:
 def attacks_for(table: Mapping[str, object]) -> dict[str, type[Attack]]:
     """Classes among which the one of a table is; for a built-in no code of others is loaded."""
     return ATTACKS if table.get("name") in ATTACKS else attack_classes()
-
-
-def cuts() -> dict[str, dict[str, float]]:
-    """Thresholds that decide what is accepted, certified or given up, by family and name."""
-    return {
-        "observed": asdict(OBSERVED_CUTS),
-        "proofs": asdict(PROOF_CUTS),
-        "images": asdict(IMAGE_CUTS),
-        "solved": asdict(SOLVED_CUTS),
-        "tokens": asdict(TOKEN_CUTS),
-        "film": asdict(FILM_CUTS),
-        "texts": asdict(TEXT_CUTS),
-    }

@@ -25,7 +25,7 @@ from torch import Tensor
 from attacks.proofs.certificate import Prover
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import certificate
-from attacks.solved.cuts import CUTS
+from attacks.solved.closed_form import SOLVED_IMAGE
 from attacks.tokens.first_layers import FirstLayers
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation
@@ -133,7 +133,7 @@ def certified(seen: Observation, task: Task, guess: Batch, parts: Sequence[str])
         double = replace(guess, inputs=guess.inputs.double())
         proof = prove(seen, task, double, [parts])
         # Values are continuous: closed_form and patch_rows ask for this, too.
-        return certificate(proof, sharp=proof.error <= CUTS.solved_image) == "certified"
+        return certificate(proof, sharp=proof.error <= SOLVED_IMAGE) == "certified"
     prover = Prover(seen, task, task.model(seen.sent), parts)
     labels = guess.labels.tolist() if task.spec.num_classes else [-1] * len(guess.inputs)
     return certificate(prover.compare(_lines(guess), labels).proof) == "certified"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -68,33 +69,24 @@ COMPONENTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Component -> what takes the place of which names while it is off."""
 
-_CUTS, _CAUSAL, _WORDS = (
-    "attacks.tokens.cuts.CUTS.",
-    "attacks.span.causal.",
-    "attacks.span.encoder.",
-)
+_CAUSAL, _WORDS = "attacks.span.causal.", "attacks.span.encoder."
 THRESHOLDS: Mapping[str, str] = {
-    **{
-        name: _CUTS + name
-        for name in (
-            "gap",
-            "token_sine",
-            "end_sine",
-            "end_ratio",
-            "rank_fall",
-            "sentence_sine",
-            "neighbour_ratio",
-            "lowest_limit",
-            "highest_limit",
-            "separation",
-            "end_gain",
-            "next_tokens",
-            "prefixes",
-            "fewest_lines",
-            "row_level",
-        )
-    },
-    "absent_weight": "attacks.proofs.cuts.CUTS.absent_weight",
+    "gap": "attacks.tokens.candidates.GAP",
+    "token_sine": "attacks.tokens.candidates._TOKEN_SINE",
+    "end_sine": "attacks.tokens.candidates.END_SINE",
+    "end_ratio": "attacks.tokens.candidates._END_RATIO",
+    "rank_fall": "attacks.tokens.subspace._RANK_FALL",
+    "sentence_sine": "attacks.tokens.sine_descent._SENTENCE_SINE",
+    "neighbour_ratio": "attacks.tokens.sine_descent._NEIGHBOUR_RATIO",
+    "lowest_limit": "attacks.tokens.candidates._LOWEST_LIMIT",
+    "highest_limit": "attacks.tokens.candidates._HIGHEST_LIMIT",
+    "separation": "attacks.tokens.evidence._SEPARATION",
+    "end_gain": "attacks.tokens.prefix_search.END_GAIN",
+    "next_tokens": "attacks.tokens.prefix_search.NEXT_TOKENS",
+    "prefixes": "attacks.tokens.prefix_search.PREFIXES",
+    "fewest_lines": "attacks.tokens.prefix_search.FEWEST_LINES",
+    "row_level": "attacks.tokens.table_rows._ROW_LEVEL",
+    "absent_weight": "attacks.proofs.certificate._ABSENT_WEIGHT",
     "largest ratio": "attacks.tokens.evidence._LARGEST_RATIO",
     "layer trust": "attacks.tokens.evidence._LAYER_TRUST",
     "model weight": "attacks.tokens.next_token_shift._MODEL_WEIGHT",
@@ -129,13 +121,12 @@ def changed(name: str) -> Iterator[None]:
 
 @contextmanager
 def _threshold(path: str, factor: float) -> Iterator[None]:
-    """Scale a module's number, or a field of its frozen table."""
+    """Scale a module's number, there and in each module of attacks that imports it."""
     owner, _, name = path.rpartition(".")
-    holder = pkgutil.resolve_name(owner)
-    value = getattr(holder, name)
+    value = getattr(pkgutil.resolve_name(owner), name)
     scaled = max(1, round(factor * value)) if isinstance(value, int) else factor * value
-    object.__setattr__(holder, name, scaled)
-    try:
+    with ExitStack() as stack:
+        for module in [*sys.modules.values()]:
+            if module.__name__.startswith("attacks.") and vars(module).get(name) is value:
+                stack.enter_context(patch.object(module, name, scaled))
         yield
-    finally:
-        object.__setattr__(holder, name, value)

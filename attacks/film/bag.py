@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from attacks.film.cuts import CUTS
 from attacks.observed.declared import granted_noise
 from attacks.observed.word_rows import (
     noise_variance,
@@ -23,6 +22,11 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 
 BagRule: TypeAlias = Literal["auto", "rows", "noise", "energy", "tied", "span", "none"]
+_FAR_ROW = 100.0
+"""Squared length of a tied row, in medians, from which the head does not explain it."""
+_ROW_ENERGY = 1e-14
+"""Least share of the largest energy that a direction of absent rows counts with; below lies
+rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,8 @@ def far_from_head(words: Tensor) -> Tensor:
     absent = quiet_directions(words)
     energy, axes = torch.linalg.eigh(absent.T @ absent / len(absent))
     along = (normalize(words, eps=1e-30) @ axes).square()
-    length = (along / energy.clamp(min=CUTS.row_energy * float(energy[-1]))).sum(1)
-    far: Tensor = length > CUTS.far_row * length.median()
+    length = (along / energy.clamp(min=_ROW_ENERGY * float(energy[-1]))).sum(1)
+    far: Tensor = length > _FAR_ROW * length.median()
     return far
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from attacks.film.bag import Bag
-from attacks.film.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.language_modelling import LanguageModelling
@@ -21,6 +20,9 @@ NextTokenEvidence: TypeAlias = Callable[[Tensor], Tensor]
 
 Minus infinity excludes the word.
 """
+_UNCOVERED = 1000.0
+"""Nats taken off a beam that leaves no room for a word it has to hold; more than any sentence
+costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ def search(
         if grammar.cover:
             slots = grammar.longest - (end is not None) - beams.shape[1]
             total = total + credit * unused
-            total -= CUTS.uncovered * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
+            total -= _UNCOVERED * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
         likeliest, best = total.flatten().topk(min(width, total.numel()))
         possible = likeliest > -math.inf
         if not possible.any():

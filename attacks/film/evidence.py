@@ -14,7 +14,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
-from attacks.film.cuts import CUTS
 from attacks.proofs.certificate import Prover, proven
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
@@ -23,6 +22,28 @@ from attacks.tokens.span_membership import SpanTest, best_test
 from fedsim.errors import CannotAttack
 
 Line = tuple[int, ...]
+_DECADE_NATS = 2.0
+"""Nats for a sine ten times smaller."""
+_FEWEST_DECADES = -1.0
+"""Lower bound of the decades that count, reached at a sine of 1."""
+_MOST_DECADES = 3.0
+"""Upper bound of the decades that count, reached at a sine of 0.0001."""
+_OUTSIDE = 100.0
+"""Nats that a word outside the span costs; more than a likelier word gains."""
+_TRIED = 2
+"""Nearest words tried where none is in the span, and doubtful sentences tried for each accepted
+one."""
+_IN_SPAN_SHARE = 0.8
+"""Least share of an accepted sentence's tokens that lie in the span."""
+_STRICTER = 10
+"""Divisor of the largest accepted sine for the part of a sentence that no accepted sentence
+shares."""
+_UNCLEAR_SINE = 0.005
+"""Largest accepted sine where no gap separates the tokens."""
+_FIRST_SEARCH = 1
+"""Factor on the largest accepted sine in the first search."""
+_SECOND_SEARCH = 3
+"""Factor on the largest accepted sine in the second search."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +101,12 @@ class SpanEvidence:
         sines = self.test.extensions(sentences[rows], words[columns])
         fits = sines <= self.limit
         stuck = ~fits.any(1, keepdim=True)
-        nearest = sines <= sines.kthvalue(min(CUTS.tried, len(columns)), 1, keepdim=True).values
+        nearest = sines <= sines.kthvalue(min(_TRIED, len(columns)), 1, keepdim=True).values
         for row, column in torch.nonzero(stuck & nearest).tolist():
             self.strays.add((*lines[going[row]], int(words[columns[column]])))
         decades = -sines.clamp(min=1e-30).log10() - 1
-        decades = decades.clamp(CUTS.fewest_decades, CUTS.most_decades)
-        value = CUTS.decade_nats * decades - CUTS.outside * stuck
+        decades = decades.clamp(_FEWEST_DECADES, _MOST_DECADES)
+        value = _DECADE_NATS * decades - _OUTSIDE * stuck
         value[~(fits | (stuck & nearest))] = -math.inf
         nats[rows[:, None], columns] = value.to(nats)
         return nats
@@ -108,7 +129,7 @@ class SpanEvidence:
         for leaf, sine in zip(leaves, sines, strict=True):
             line = tuple(leaf.tolist())
             seen.update({line[:n]: sine[:n] for n in range(1, len(line) + 1)})
-        strict = self.limit / CUTS.stricter
+        strict = self.limit / _STRICTER
         strays = {line: int((seen[line[:-1]] > strict).sum()) for line in ended}
         clear: list[SpanSentence] = []
         doubtful: list[SpanSentence] = []
@@ -116,20 +137,20 @@ class SpanEvidence:
             sines_of = seen[line[:-1]]
             shared = max((_shared(line[:-1], sentence.ids) for sentence in clear), default=0)
             in_span = float((sines_of <= self.limit).double().mean())
-            if shared == len(sines_of) or in_span < CUTS.in_span_share:
+            if shared == len(sines_of) or in_span < _IN_SPAN_SHARE:
                 continue
             fits = sines_of[shared:] <= (strict if shared > 1 else self.limit)
-            sure = bool(fits[-1]) and float(fits.double().mean()) >= CUTS.in_span_share
+            sure = bool(fits[-1]) and float(fits.double().mean()) >= _IN_SPAN_SHARE
             (clear if sure else doubtful).append(SpanSentence(line, float(sines_of.mean()), True))
         doubtful.sort(key=lambda sentence: sentence.sine)
-        return clear, doubtful[: CUTS.tried * len(clear)]
+        return clear, doubtful[: _TRIED * len(clear)]
 
     def _lost(self, line: Line) -> bool:
         """Whether a prefix has so many strays that it is given up."""
         if line in self.strays and line[:-1] in self.strays:
             return True
         strays = sum(line[:size] in self.strays for size in range(2, len(line) + 1))
-        return strays > max(1.0, (1 - CUTS.in_span_share) * len(line))
+        return strays > max(1.0, (1 - _IN_SPAN_SHARE) * len(line))
 
 
 def read_evidence(model: AttackedModel, job: Job) -> SpanEvidence:
@@ -154,7 +175,7 @@ def read_evidence(model: AttackedModel, job: Job) -> SpanEvidence:
             "the time budget ended before all tokens were tested",
             "Give the attack a larger budget.",
         )
-    limit = shortlist.limit if shortlist.clear else CUTS.unclear_sine
+    limit = shortlist.limit if shortlist.clear else _UNCLEAR_SINE
     return SpanEvidence(test, shortlist.tokens, limit, traces.weights)
 
 
@@ -189,7 +210,7 @@ def recover(
     good: list[SpanSentence] = []
     guess: Reconstruction | None = None
     trace, start = [], time.monotonic()
-    for step, wider in enumerate((CUTS.first_search, CUTS.second_search), 1):
+    for step, wider in enumerate((_FIRST_SEARCH, _SECOND_SEARCH), 1):
         again = replace(evidence, limit=wider * evidence.limit, strays=set())
         nats = partial(again.of, words=grammar.words)
         ended = search(network, grammar, width, evidence=nats, expired=lambda: job.expired)

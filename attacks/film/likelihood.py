@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
-from attacks.film.cuts import CUTS
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.proofs.gradient_pursuit import choose
 from attacks.tokens.attacked_model import AttackedModel
@@ -24,6 +23,11 @@ from attacks.tokens.word_posterior import shortlist
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
+
+_LIKELY_WORDS = 48
+"""Words of a place, likeliest first, that the layers behind the attention are asked for."""
+_FITTING_WORDS = 4
+"""Longest sentence that the layers are not fitted to."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class SoftEvidence:
             words: token ids, ascending.
         """
         first = ratios[sentences.shape[1], words]
-        gain, few = first.topk(min(CUTS.likely_words, len(words)))
+        gain, few = first.topk(min(_LIKELY_WORDS, len(words)))
         total = gain.expand(len(sentences), -1)
         for layers in self._telling():
             kinds = [item.layer for item in layers]
@@ -127,7 +131,7 @@ def likeliest(
     match, count = evidence.match, evidence.count
     start = grammar.starts.shape[1]
     first = evidence.traces.ratios[0, grammar.starts[:, 0]]
-    few = first.topk(min(CUTS.likely_words, len(first))).indices
+    few = first.topk(min(_LIKELY_WORDS, len(first))).indices
     grammar = replace(grammar, starts=grammar.starts[few])
     evidence.traces.grow(grammar.starts[0].tolist() if len(few) == 1 else [], count, rng)
     guess: Certificate = "guess"
@@ -152,7 +156,7 @@ def likeliest(
         trace.append((step, time.monotonic() - begin, -scored[0].score))
         job.report(step, -scored[0].score, task.text(lines[0]))
         words = [line[:-1] if line[-1] == grammar.end else line for line in lines]
-        words = [line for line in words if len(line) > CUTS.fitting_words]
+        words = [line for line in words if len(line) > _FITTING_WORDS]
         if job.expired or step == 2 or not words:
             break
         evidence.traces.fit(words, rng)

@@ -13,7 +13,6 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.images.cuts import CUTS
 from attacks.images.image_losses import ImageLoss
 from attacks.observed.declared import declared
 from attacks.observed.distance import squared_error
@@ -27,6 +26,10 @@ from fedsim.defenses.chain import Chain
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
+
+_PROGRESS = 0.6
+"""Share of its objective to which ``patience`` steps must bring a start that is not given up; one
+that converges does better."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class DLG(Attack):
             done = best.lowest <= goal
             if done or job.expired:
                 break
-            if stalled(start.objectives, self.patience, CUTS.progress):
+            if stalled(start.objectives, self.patience, _PROGRESS):
                 start = next(fresh, best)
         images, logits = (tensor[0] for tensor in best.best.candidate)
         if classes is None:

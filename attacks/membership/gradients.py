@@ -9,8 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from attacks.observed.cuts import CUTS
-from attacks.observed.readings import read
+from attacks.observed.readings import FULL_SHARE, read
 from attacks.observed.replay import Replay, is_multiple, observed_gradient
 from fedsim.capture import Observation
 from fedsim.types import Batch, Tensors
@@ -133,7 +132,7 @@ class CandidateGradients:
         if divided or all(read(value).signs for value in update.values() if value.any()):
             return self._shares.t_values(values)
         alive, sent = (self.gradients != 0).float().mean(0) > 0.5, values != 0
-        if float(sent[alive].float().mean()) < CUTS.full_share:
+        if float(sent[alive].float().mean()) < FULL_SHARE:
             return Regression.on(self.gradients[:, sent]).t_values(values[sent])
         return self._whole.t_values(values)
 

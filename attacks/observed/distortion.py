@@ -8,10 +8,14 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from attacks.observed.cuts import CUTS
 from attacks.observed.labels import Head
-from attacks.observed.readings import Reading, read
+from attacks.observed.readings import FULL_SHARE, Reading, read
 from fedsim.types import Tensors
+
+_ROUNDED_ZERO = 0.2
+"""Rounding error, as a share of the smallest entry, that explains a zero."""
+_FLOAT_SUMS = 1e-6
+"""Error of a client's own float32 sums, as a share of a tensor's rms."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def read_distortion(gradient: Tensors, received: Tensors, length: float, head: H
     readings = _on_one_grid({k: read(length * value) for k, value in gradient.items()})
     rounding = {
         name: _rounding(reading, received[name]) / length**2
-        + (CUTS.float_sums**2) * gradient[name].square().mean()
+        + (_FLOAT_SUMS**2) * gradient[name].square().mean()
         for name, reading in readings.items()
     }
     values, known = _flat(gradient), _flat(rounding)
@@ -76,8 +80,8 @@ def read_distortion(gradient: Tensors, received: Tensors, length: float, head: H
     )
     # Other zeros that rounding does not explain were pruned: every input of the layers is alive.
     least = values[values != 0].abs().min()
-    zeros = (values == 0) & ~grid & (known.sqrt() < CUTS.rounded_zero * least)
-    pruned = float(zeros.double().mean()) > 1 - CUTS.full_share
+    zeros = (values == 0) & ~grid & (known.sqrt() < _ROUNDED_ZERO * least)
+    pruned = float(zeros.double().mean()) > 1 - FULL_SHARE
     sent = ~zeros if pruned else torch.ones_like(zeros)
     if all(reading.signs or int(reading.sent.sum()) < 2 for reading, value in pairs if value.any()):
         return Distortion(values, known, sizes, sent, signs=True)

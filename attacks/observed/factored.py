@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from attacks.observed.cuts import CUTS
 from attacks.observed.factors import Products, Vectors
 from attacks.observed.replay import Replay
 from fedsim.models.embeddings import embedding_names
@@ -24,6 +23,10 @@ from fedsim.models.linear import is_transposed
 from fedsim.models.norms import is_norm, normalised
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
+
+_LIVING_GRADIENT = 1e-10
+"""Smallest gradient norm of a tensor that is more than float64 rounding, as a share of the largest;
+the others are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Factored:
                 values = group.values.norm(dim=2)[:, 0]
             norms |= zip(group.names, values.tolist(), strict=True)
         self.network.to(dtype)
-        least = CUTS.living_gradient * max(norms.values(), default=0.0)
+        least = _LIVING_GRADIENT * max(norms.values(), default=0.0)
         return frozenset(name for name, norm in norms.items() if norm > least)
 
     def _words(self) -> nn.Embedding:

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from attacks.observed.calls import inputs_of, noted
-from attacks.observed.cuts import CUTS
 from attacks.observed.pixel_prior import PixelPrior
-from attacks.observed.readings import read
+from attacks.observed.readings import EQUAL_MAGNITUDE, FULL_SHARE, read
 from attacks.observed.running_statistics import tracking_layers, without_broadcast
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task, load_state
@@ -315,10 +314,10 @@ def _filtered(observation: Observation, names: Sequence[str]) -> bool:
     if any(part.shape[1] == 1 and float(part[alive].sum()) > 0 for part in zeros):
         return True
     share = torch.cat(zeros, 1)[:, entries.any(0)].mean(1).clamp(min=0)
-    if float(share @ energy) > (1 - CUTS.full_share) * float(energy.sum()):
+    if float(share @ energy) > (1 - FULL_SHARE) * float(energy.sum()):
         return True
     largest = entries.abs().amax(1)
-    cut = largest > (1 - CUTS.equal_magnitude) * largest.max()
+    cut = largest > (1 - EQUAL_MAGNITUDE) * largest.max()
     return int(cut.sum()) >= _CUT_OUTPUTS
 
 

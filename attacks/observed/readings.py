@@ -8,11 +8,34 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attacks.observed.cuts import CUTS
 from fedsim.knowledge import MULTIPLES
 from fedsim.types import Tensors
 
 _HALVES = (torch.bfloat16, torch.float16)  # the coarser first: float16 may hold its numbers
+EQUAL_MAGNITUDE = 1e-3
+"""Relative spread of magnitudes that are one number, as of signs."""
+FULL_SHARE = 0.98
+"""Share of nonzero entries from which zeros are no pruning; of those in living rows and columns, or
+of a whole update."""
+_KEPT_LARGEST = 0.1
+"""Smallest kept magnitude of a pruned tensor, as a share of the median one, from which the largest
+entries were kept and not random ones."""
+_GRID_SHARE = 0.95
+"""Share of entries on a grid from which a tensor was rounded to it."""
+_GRID_ERROR = 0.01
+"""Largest distance of an entry from a grid, in steps."""
+_MOST_STEPS = 1024.0
+"""Steps from zero to the largest entry of a grid, below which it is one."""
+_ONE_SIZE = 0.01
+"""Share by which an entry is as large as the largest."""
+_SHARING_IT = 0.5
+"""Half of the next judges alike; twice it misses AdamW. Share of a step's entries of one size: Adam
+1, AdamW with silent units .65, a gradient .001."""
+_FEWEST_ON_GRID = 64
+"""Entries of a tensor that are not zero, below which no grid shows."""
+HEAVILY_PRUNED = 0.03
+"""Share of entries that were sent, below which an embedding row tells more of a word than the
+layers behind it."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +105,7 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
     least, largest = (float(sizes.min()), float(sizes.max())) if len(sizes) else (0.0, 0.0)
     infinite = torch.full_like(value, torch.inf)
     # The median alone would take int8 of a heavy-tailed tensor, mostly one step, for signs.
-    one_size = largest - least <= CUTS.equal_magnitude * largest
+    one_size = largest - least <= EQUAL_MAGNITUDE * largest
     if optimizer not in MULTIPLES or (one_size and len(sizes) > 1):
         sign = value.sign()
         low, high = torch.zeros_like(value), torch.zeros_like(value)
@@ -91,9 +114,9 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
     step = _step(sizes, least, largest)
     alive = sent.any(-1, keepdim=True) & sent.any(0, keepdim=True)
     share = float(sent[alive.expand_as(sent)].double().mean())
-    if step or not len(sizes) or share >= CUTS.full_share:
+    if step or not len(sizes) or share >= FULL_SHARE:
         return Reading(value, value, value, step)
-    kept_largest = least >= CUTS.kept_largest * float(sizes.median())
+    kept_largest = least >= _KEPT_LARGEST * float(sizes.median())
     bound = torch.full_like(value, least) if kept_largest else infinite
     unknown = ~sent & alive
     return Reading(value, torch.where(unknown, -bound, value), torch.where(unknown, bound, value))
@@ -133,8 +156,8 @@ def _most(update: Tensors, shown: Sequence[bool]) -> bool:
 def _of_one_size(value: Tensor) -> bool:
     """Whether most entries that are not 0 are as large as the largest."""
     sizes = value[value != 0].abs()
-    near = sizes >= (1 - CUTS.one_size) * sizes.max() if len(sizes) > 1 else sizes > 0
-    return len(sizes) > 1 and float(near.double().mean()) > CUTS.sharing_it
+    near = sizes >= (1 - _ONE_SIZE) * sizes.max() if len(sizes) > 1 else sizes > 0
+    return len(sizes) > 1 and float(near.double().mean()) > _SHARING_IT
 
 
 def _largest_alone(value: Tensor) -> bool:
@@ -144,14 +167,14 @@ def _largest_alone(value: Tensor) -> bool:
 
 def _step(sizes: Tensor, least: float, largest: float) -> float:
     """Distance of the grid that entries of these sizes lie on; 0 if they do not."""
-    if len(sizes) < CUTS.fewest_on_grid or not 0 < largest < CUTS.most_steps * least:
+    if len(sizes) < _FEWEST_ON_GRID or not 0 < largest < _MOST_STEPS * least:
         return 0.0
     levels = sizes.unique()
     gaps = levels.diff(prepend=levels.new_zeros(1))
-    step = float(gaps[gaps > CUTS.grid_error * least].min())
+    step = float(gaps[gaps > _GRID_ERROR * least].min())
     steps = sizes / step
-    off = (steps - steps.round()).abs() < CUTS.grid_error
-    if largest >= CUTS.most_steps * step or float(off.double().mean()) < CUTS.grid_share:
+    off = (steps - steps.round()).abs() < _GRID_ERROR
+    if largest >= _MOST_STEPS * step or float(off.double().mean()) < _GRID_SHARE:
         return 0.0
     # The mean over many steps is nearer to the true one than the smallest.
     return float(sizes.sum() / steps.round().sum())

@@ -9,11 +9,22 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from attacks.observed.cuts import CUTS
 from attacks.observed.first_linear import FirstLinear, unit_rows
 from attacks.observed.word_rows import noise_variance, read_tables, standing_out, tables
 from fedsim.capture import CaptureKey, Observation
 from fedsim.types import Tensors
+
+_DETERMINED = 1e-8
+"""Distance of a client's unit vector from the row space of the matrix of cohorts, at which sums
+determine its update; rounding stays below 1e-12."""
+_SUMMED_RANK = 0.01
+"""Singular value behind the number of examples, as a share of the one before it, up to which a
+sum's gradient has that rank."""
+_COMMON_SINE = 1e-3
+"""Sine of the angle between spans of two sums: of directions that both share, 1e-6 at 64 rows of
+CIFAR-10."""
+_SEPARATE_SINE = 0.03
+"""Of the first direction that they do not share, 0.3 there."""
 
 
 def is_sum(seen: Observation) -> bool:
@@ -38,7 +49,7 @@ def by_updates(sums: Sequence[Observation]) -> dict[int, Observation]:
     clients = _clients(sums)
     taking = _incidence(sums, clients)
     inverse = torch.linalg.pinv(taking)
-    determined = (torch.eye(len(clients)).double() - inverse @ taking).norm(dim=1) < CUTS.determined
+    determined = (torch.eye(len(clients)).double() - inverse @ taking).norm(dim=1) < _DETERMINED
     if not determined.any():
         return {}
     counts = torch.tensor([float(seen.knowledge.num_examples or 0) for seen in sums]).double()
@@ -168,7 +179,7 @@ def _spanned(seen: Observation, layer: FirstLinear, device: torch.device) -> _Su
     matrix = unit_rows(seen, layer, device).matrix
     count = seen.knowledge.num_examples or 0
     _, values, right = torch.linalg.svd(matrix, full_matrices=False)
-    if count >= len(values) or values[count] > CUTS.summed_rank * values[count - 1]:
+    if count >= len(values) or values[count] > _SUMMED_RANK * values[count - 1]:
         return None
     return _Sum(seen, matrix, right[:count].T)
 
@@ -183,7 +194,7 @@ def _spans(known: Sequence[_Sum], counts: dict[int, float]) -> Iterator[tuple[in
         outside = [first - cohort.span @ (cohort.span.T @ first) for cohort in taking[1:]]
         _, sines, right = torch.linalg.svd(torch.cat(outside), full_matrices=False)
         sines, right = sines.flip(0), right.flip(0)
-        if sines[rows - 1] < CUTS.common_sine and sines[rows] > CUTS.separate_sine:
+        if sines[rows - 1] < _COMMON_SINE and sines[rows] > _SEPARATE_SINE:
             yield client, first @ right[:rows].T
 
 

@@ -10,8 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attacks.observed.cuts import CUTS
 from attacks.observed.readings import Reading
+
+_SPIKE = 1.02
+"""Eigenvalue that counts as signal, as a multiple of the Marchenko-Pastur edge."""
+SPIKE_FLOOR = 1e-13
+"""Eigenvalue that is more than float64 rounding, as a share of the largest."""
+_COMPLETION_ROUNDS = 20
+"""Rounds of imputation of entries that were not sent."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ def spectrum(matrix: Tensor, most: int) -> Spectrum:
     return Spectrum(basis, cosines, strength * longer * variance, variance**0.5, matrix)
 
 
-def completed(reading: Reading, most: int, rounds: int = CUTS.completion_rounds) -> Tensor:
+def completed(reading: Reading, most: int, rounds: int = _COMPLETION_ROUNDS) -> Tensor:
     """The matrix with the entries that were not sent imputed from a low rank, float64.
 
     Expectation-maximisation: shrink the singular values (Gavish and Donoho 2017) of the present
@@ -117,11 +123,11 @@ def _truncated(mean: Tensor, low: Tensor, high: Tensor, sigma: float) -> Tensor:
 
 def _spikes(values: Tensor, variance: float, longer: int, ratio: float) -> tuple[Tensor, Tensor]:
     """Strength of each eigenvalue in units of the noise, and whether it stands out of it."""
-    floor = CUTS.spike_floor * float(values[0])
+    floor = SPIKE_FLOOR * float(values[0])
     scaled = values / max(longer * variance, 1e-300)
     excess = (scaled - 1 - ratio).clamp(min=0)
     strength = (excess + (excess.square() - 4 * ratio).clamp(min=0).sqrt()) / 2
-    edge = CUTS.spike * (1 + ratio**0.5) ** 2
+    edge = _SPIKE * (1 + ratio**0.5) ** 2
     return strength, (scaled > edge) & (values > floor)
 
 

@@ -8,11 +8,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from attacks.observed.cuts import CUTS
+from attacks.observed.readings import FULL_SHARE
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import Embeddings, embedding_names
 from fedsim.types import Tensors
+
+_ABSENT_WORDS = 0.6
+"""Share of a tied table's rows, lowest norm first, that are taken for words absent from the
+batch."""
+_HEAD_SINGULAR_VALUE = 1e-7
+"""Smallest singular value that counts towards the span of a tied head, as a share of the largest;
+below lies float32 rounding."""
+_ROW_OUTSIDE_HEAD = 1e-5
+"""Smallest part of a tied row outside the head's span that is more than rounding, as a share of the
+row's norm."""
+_MOVED_ROW = 1e-6
+"""Smallest change of a float32 weight row that is more than rounding, as a share of the row's
+norm."""
 
 
 def standing_out(rows: Tensor, noise: float, threshold: float = 5.0) -> Tensor:
@@ -115,7 +128,7 @@ def moved_words(observation: Observation, network: nn.Module) -> MovedWords:
     rows = tables(observation, network, torch.device("cpu"))[0]
     noise = noise_variance(rows)
     ids = standing_out(rows, noise)
-    unpruned = bool((rows[ids] != 0).double().mean() > CUTS.full_share) if len(ids) else False
+    unpruned = bool((rows[ids] != 0).double().mean() > FULL_SHARE) if len(ids) else False
     coarse = any(
         value.is_floating_point() and value.itemsize < torch.float32.itemsize
         for value in observation.received.values()
@@ -139,7 +152,7 @@ def without_decay(update: Tensors, word: str, sent: Tensors) -> Tensors:
     for name, value in update.items():
         before = sent[name].to(value)
         moved = value - share * before
-        rounding = CUTS.moved_row * before.norm(dim=1, keepdim=True)
+        rounding = _MOVED_ROW * before.norm(dim=1, keepdim=True)
         rest[name] = moved.where(moved.norm(dim=1, keepdim=True) > rounding, 0)
     return rest
 
@@ -157,7 +170,7 @@ def without_head(
     """
     absent = quiet_directions(words)
     energy, directions = torch.linalg.eigh(absent.T @ absent)
-    span = directions[:, energy > CUTS.head_singular_value**2 * energy[-1]]
+    span = directions[:, energy > _HEAD_SINGULAR_VALUE**2 * energy[-1]]
     rank, places = span.shape[1], int(positions.any(dim=1).sum())
     most = len(energy) - 1
     if count is not None and places:
@@ -169,7 +182,7 @@ def without_head(
             "gradients fill the span; choose an attack on other layers.",
         )
     rest = words - words @ span @ span.T
-    rounding = CUTS.row_outside_head * words.norm(dim=1, keepdim=True)
+    rounding = _ROW_OUTSIDE_HEAD * words.norm(dim=1, keepdim=True)
     outside = rest.norm(dim=1, keepdim=True) > rounding
     return rest.where(outside, 0), positions - positions @ span @ span.T
 
@@ -177,7 +190,7 @@ def without_head(
 def quiet_directions(words: Tensor) -> Tensor:
     """Unit rows of the words that are taken not to be in the batch: those of lowest norm."""
     directions = normalize(words, eps=1e-30)
-    return directions[words.norm(dim=1).argsort()[: int(CUTS.absent_words * len(words))]]
+    return directions[words.norm(dim=1).argsort()[: int(_ABSENT_WORDS * len(words))]]
 
 
 def noise_variance(words: Tensor) -> float:

@@ -13,7 +13,6 @@ from attacks.base import Reconstruction
 from attacks.observed.calls import noted
 from attacks.observed.labels import find_head
 from attacks.observed.replay import check_options, step_length
-from attacks.proofs.cuts import CUTS
 from attacks.proofs.verdict import NO_PROOF, Proof, certificate, compare
 from attacks.tokens.layout import RIGHT, Layout, batch_of
 from attacks.tokens.sentences import SpanSentence
@@ -26,6 +25,10 @@ from fedsim.types import Batch, Tensors
 _SCALE: frozenset[Fact] = frozenset({"learning_rate", "local_steps"})
 _CERTAIN = 0.02
 """Largest difference from 0 and 1 of what is a member of a class or is none."""
+_ABSENT_WEIGHT = 0.05
+"""Weight below which a sentence is absent, as a share of the largest."""
+_PROOF_SENTENCES = 32
+"""Most sentences tried for a batch, and the largest multiplicity."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Prover:
             known: what ``compare`` said of some sentences of a language model.
         """
         count = self.observation.knowledge.num_examples
-        sentences = list(sentences)[: CUTS.proof_sentences]
+        sentences = list(sentences)[:_PROOF_SENTENCES]
         likely = sentences[:count]
         labels = [-1] * len(likely)
         if self.task.spec.target != "class":
@@ -264,6 +267,6 @@ def proven(
 
 def _counts(weights: Sequence[float]) -> list[int]:
     """Multiplicity of each sentence, on the assumption that the rarest occurs once."""
-    real = [weight for weight in weights if weight > CUTS.absent_weight * max(weights)]
-    most = CUTS.proof_sentences
+    real = [weight for weight in weights if weight > _ABSENT_WEIGHT * max(weights)]
+    most = _PROOF_SENTENCES
     return [min(most, max(0, round(weight / min(real)))) if real else 1 for weight in weights]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from attacks.observed.declared import declared, granted_noise
 from attacks.observed.readings import read
 from attacks.proofs import verdict
-from attacks.proofs.cuts import CUTS
 from attacks.proofs.replayed_steps import Unrolled
+from attacks.proofs.verdict import P_VALUE
 from attacks.proofs.whiteness import chance, edge, shares
 from attacks.tokens.layout import batch_of
 from fedsim.capture import Observation
@@ -24,6 +24,22 @@ from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
 Lines = Sequence[Sequence[int]]
+_CONSISTENCY_RIVALS = 8
+"""Sentences that differ from a guess in one word, which noise must not explain."""
+_STRAY_ENTRIES = 1e-3
+"""Share of a true gradient's entries that may be out of their bounds."""
+_FEWEST_ENTRIES = 256
+"""Entries of a weight that were sent, below which nothing is told from them."""
+_CLEAR_SIGN = 0.01
+"""Size of an entry whose sign rounding cannot change, in units of a tensor's rms."""
+_GRADIENT_ROUNDING = 1e-4
+"""Error of an entry of a float32 gradient, in the same units."""
+_SHARP_WIDTH = 0.1
+"""Largest relative width of the bounds of an entry by which a scale is fitted."""
+_LIVING_TENSOR = 1e-3
+"""Rms of a tensor that is more than rounding, as a share of the median one's."""
+_GRANTED_NOISE = 0.06
+"""Largest difference of measured from granted noise, as a share."""
 
 
 def support(
@@ -128,7 +144,7 @@ class Consistency:
             return 0.0
         noisy = self.noise != 0 and all(bounds.complete for bounds in self.bounds.values())
         exact = 0.0 if rival and noisy else self._bounded(guess)
-        if exact >= CUTS.p_value or not noisy:
+        if exact >= P_VALUE or not noisy:
             return exact
         return self._white(guess, sum(map(len, lines)), rival)
 
@@ -167,7 +183,7 @@ class Consistency:
             pairs = [self.bounds[name].compare(guess[name], scale) for name in living]
             wrong, total = (sum(part) for part in zip(*pairs, strict=True))
             if total:
-                most = max(most, float(binom.sf(wrong - 1, total, CUTS.stray_entries)))
+                most = max(most, float(binom.sf(wrong - 1, total, _STRAY_ENTRIES)))
         return most
 
     def _white(self, guess: Tensors, tokens: int, rival: bool) -> float:
@@ -185,7 +201,7 @@ class Consistency:
             part = shares(residual, fitted, tokens)
             if part is None:
                 continue
-            if self.noise and abs(part.noise / self.noise - 1) > CUTS.granted_noise:
+            if self.noise and abs(part.noise / self.noise - 1) > _GRANTED_NOISE:
                 return 0.0
             parts.append(part)
             if not rival:
@@ -196,7 +212,7 @@ class Consistency:
         """Names of the tensors whose gradient exceeds rounding."""
         sizes = {name: float(value.square().mean().sqrt()) for name, value in guess.items()}
         middle = float(torch.tensor(list(sizes.values())).median())
-        return [name for name, size in sizes.items() if size > CUTS.living_tensor * middle]
+        return [name for name, size in sizes.items() if size > _LIVING_TENSOR * middle]
 
 
 def _known(labels: Sequence[int], task: TextTask) -> Iterator[list[int]]:
@@ -218,7 +234,7 @@ def _rivals(lines: Lines, task: TextTask, network: nn.Module) -> Iterator[list[l
         for place, token in enumerate(line)
         if token not in special and (place + 1 < len(line) or task.spec.num_classes)
     ]
-    for index in torch.linspace(0, len(places) - 1, min(CUTS.consistency_rivals, len(places))):
+    for index in torch.linspace(0, len(places) - 1, min(_CONSISTENCY_RIVALS, len(places))):
         row, place = places[round(float(index))]
         distance = (table - table[lines[row][place]]).norm(dim=1)
         distance[[lines[row][place], *special]] = torch.inf
@@ -252,10 +268,10 @@ class EntryBounds:
         """
         size = float(guess.square().mean().sqrt())
         if self.signs:
-            clear = guess.abs() > CUTS.clear_sign * size
+            clear = guess.abs() > _CLEAR_SIGN * size
             wrong = (guess < self.lower) | (guess > self.upper)
             return int((wrong & clear).sum()), int((clear & (self.value != 0)).sum())
-        guess, margin = scale * guess, CUTS.gradient_rounding * scale * size
+        guess, margin = scale * guess, _GRADIENT_ROUNDING * scale * size
         wrong = (guess < self.lower - margin) | (guess > self.upper + margin)
         telling = self.lower.isfinite() | self.upper.isfinite()
         return int((wrong & telling).sum()), int(telling.sum())
@@ -263,7 +279,7 @@ class EntryBounds:
     @property
     def sharp(self) -> Tensor:
         """Entries that rounding has changed by little, by which a scale is fitted."""
-        return (self.upper - self.lower < CUTS.sharp_width * self.value.abs()) & (self.value != 0)
+        return (self.upper - self.lower < _SHARP_WIDTH * self.value.abs()) & (self.value != 0)
 
 
 def entry_bounds(observation: Observation, names: Sequence[str]) -> dict[str, EntryBounds]:
@@ -272,7 +288,7 @@ def entry_bounds(observation: Observation, names: Sequence[str]) -> dict[str, En
     optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
     for name, value in observation.update(names).items():
         sent = int((value != 0).sum())
-        if value.dim() == 2 and value.isfinite().all() and sent >= CUTS.fewest_entries:
+        if value.dim() == 2 and value.isfinite().all() and sent >= _FEWEST_ENTRIES:
             bounds[name] = bounds_of(value, observation.received[name], optimizer)
     return bounds
 

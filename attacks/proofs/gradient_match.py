@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.observed.cuts import CUTS
 from attacks.observed.factored import Factored
 from attacks.observed.factors import Products, Vectors
-from attacks.observed.readings import read
+from attacks.observed.readings import HEAVILY_PRUNED, read
 from attacks.observed.replay import Replay, replay
 from attacks.observed.word_rows import is_tied
 from attacks.proofs.line_gradients import Beside, entries, inner_products, products
@@ -295,7 +294,7 @@ def _sent(update: Tensors) -> Tensors:
     pruned = {name: value != 0 for name, value in update.items() if not read(value).complete}
     total = sum(value.numel() for value in update.values())
     sent = sum(int(value.count_nonzero()) for value in update.values())
-    if not pruned or sent > CUTS.heavily_pruned * total:
+    if not pruned or sent > HEAVILY_PRUNED * total:
         return pruned
     return {name: value != 0 for name, value in update.items()}
 

@@ -23,10 +23,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.proofs.cuts import CUTS
 from fedsim.capture import Kind, Observation
 from fedsim.records import Certificate
 from fedsim.types import Tensors
+
+FLOAT_SUMS = 1e-4
+"""Relative error of a message that a client's own float32 sums explain."""
+LOOSEST = 0.01
+"""Largest relative error that a proof may put down to rounding; a wire that needs a larger bound
+certifies nothing."""
+P_VALUE = 0.01
+"""Smallest p-value of a consistent guess."""
+_RIVAL = 1e-6
+"""Largest p-value of guesses that differ from it in a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +55,12 @@ class Proof:
     @property
     def holds(self) -> bool:
         """Whether rounding explains the whole difference: what certifies a guess."""
-        return self.error <= self.bound <= CUTS.loosest
+        return self.error <= self.bound <= LOOSEST
 
 
 def bound(rounding: float) -> float:
     """What rounding explains of a message, given the relative error of its wire."""
-    return CUTS.float_sums + 2 * rounding
+    return FLOAT_SUMS + 2 * rounding
 
 
 def coarse_note(observation: Observation) -> str:
@@ -62,16 +71,16 @@ def coarse_note(observation: Observation) -> str:
             seen += float(observation.update((name,))[name].square().sum())
             rounding += float(_rounding(value, observation.kind)[0])
     largest = bound((rounding / seen) ** 0.5) if seen else 0.0
-    if largest <= CUTS.loosest:
+    if largest <= LOOSEST:
         return ""
     types = {str(value.dtype).removeprefix("torch.") for value in observation.received.values()}
     return (
         f"not certified: rounding to {' and '.join(sorted(types))} explains up to {largest:.1%} of "
-        f"the update, and a proof allows {CUTS.loosest:.0%}"
+        f"the update, and a proof allows {LOOSEST:.0%}"
     )
 
 
-NO_PROOF = Proof(1.0, CUTS.float_sums)
+NO_PROOF = Proof(1.0, FLOAT_SUMS)
 """Of a guess that makes nothing of the message, or no message at all."""
 
 
@@ -93,8 +102,8 @@ def support(guess: float, rivals: Iterable[float]) -> Certificate:
     Noise may be so strong that wrong words pass as well; then nothing is consistent.
     """
     rejected = False
-    for rival in rivals if guess >= CUTS.p_value else ():
-        rejected = rival < CUTS.rival
+    for rival in rivals if guess >= P_VALUE else ():
+        rejected = rival < _RIVAL
         if not rejected:
             break
     return "consistent" if rejected else "guess"
@@ -155,7 +164,7 @@ def _proof(seen: float, guessed: float, both: float, rounding: float) -> Proof:
 def _rounding(received: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
     """The largest squared error that rounding to the wire's dtype causes, float64.
 
-    That of a float32 gradient is part of ``CUTS.float_sums``. The second one counts that steps
+    That of a float32 gradient is part of ``FLOAT_SUMS``. The second one counts that steps
     below the smallest normal number stay the same; a tensor that fits within it may hide any
     change, so that it counts against a guess alone, never for one.
     """

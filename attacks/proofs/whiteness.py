@@ -9,10 +9,12 @@ import torch
 from scipy.stats import chi2, gamma
 from torch import Tensor
 
-from attacks.proofs.cuts import CUTS
-
 _GAMMA = (46.446, 0.186054, 9.84801)
 """Shape, scale and shift of the gamma law near that of Tracy and Widom (Chiani 2014, table I)."""
+_GUESS_ROUNDING = 1e-6
+"""Error of a whole float32 gradient, as a share of its norm."""
+_OUTSIDE_DIMENSIONS = 8
+"""Rows and columns outside a guess's spaces that noise is measured on."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def shares(residual: Tensor, guess: Tensor, rank: int) -> Shares | None:
     """
     rows, columns = residual.shape
     rank = min(rank, rows, columns)
-    if min(rows, columns) - rank < CUTS.outside_dimensions:
+    if min(rows, columns) - rank < _OUTSIDE_DIMENSIONS:
         return None
     rng = torch.Generator().manual_seed(0)
     draws = torch.randn(columns, rank, generator=rng).to(guess)
@@ -75,7 +77,7 @@ def shares(residual: Tensor, guess: Tensor, rank: int) -> Shares | None:
         ]
     )
     noise = float(squares[3].clamp(min=0) / dimensions[3]) ** 0.5
-    rounding = CUTS.guess_rounding * float(guess.norm())
+    rounding = _GUESS_ROUNDING * float(guess.norm())
     return Shares(squares, dimensions, rounding, max(noise, 1e-30))
 
 

@@ -23,7 +23,6 @@ from attacks.observed.single_target import (
 from attacks.observed.smoothed_labels import smoothing_note
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import certificate
-from attacks.solved.cuts import CUTS
 from attacks.solved.estimate import ImageEstimate, Received, estimate
 from attacks.solved.sequence import Sequence
 from fedsim.capture import Observation
@@ -43,6 +42,12 @@ _UNEXPLAINED = (
 _ALIKE = 0.05
 """Spread of the sizes of a gradient's entries, as a share of their mean, below which they are signs
 or steps of Adam."""
+_EXPLAINED = 0.1
+"""Relative error of a solution's gradient below which the update is not said to tell nothing;
+halved and doubled, no test changes."""
+SOLVED_IMAGE = 1e-5
+"""Largest relative error of the message at which a proof is sharp: a pixel that is off by five
+bytes shows from about 2e-5 on."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
         double = replace(batch, inputs=image.double())
         proof = prove(observation, task, double, [first] if first else [])
         solved = Solved(image, target, proof.error)
-        if proof.holds and proof.error <= CUTS.solved_image:
+        if proof.holds and proof.error <= SOLVED_IMAGE:
             scale = scale_note(target.factor) if scaled else ""
             notes = (scale, target_note(target), range_note(image, task))
             return Reconstruction(
@@ -143,10 +148,10 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
             )
         if sequence.first is not None and _is_single(gradient[sequence.first.weight]):
             scale = scale_note(target.trusted) if scaled else ""
-            note = scale if proof.error < CUTS.explained else _UNEXPLAINED
+            note = scale if proof.error < _EXPLAINED else _UNEXPLAINED
             return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
     if sequence.head.bias not in gradient:
-        if solved is None or solved.error >= CUTS.explained:
+        if solved is None or solved.error >= _EXPLAINED:
             raise CannotAttack(
                 "no image explains the update, and what noise leaves of one is estimated beside "
                 "the head's bias, which is not there",
@@ -186,7 +191,7 @@ def _estimated(
     """The likeliest of the estimate and the layers' solution, or the prior's mean."""
     best, model = estimated.posterior, estimated.estimator
     image, target, note = best.image.clamp(0, 1), best.target, ""
-    explained = solved is not None and solved.error < CUTS.explained
+    explained = solved is not None and solved.error < _EXPLAINED
     if not estimated.informed and not explained:
         image = estimated.prior.mean
         note = (

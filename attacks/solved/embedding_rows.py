@@ -22,7 +22,6 @@ from attacks.observed.word_rows import is_tied, noise_variance, standing_out, ta
 from attacks.proofs.certificate import MatchedBatch, Prover
 from attacks.proofs.last_tokens import ended
 from attacks.proofs.verdict import certificate
-from attacks.solved.cuts import CUTS
 from attacks.tokens.layout import Layout, batch_of, left_layouts
 from attacks.tokens.segments import Segments, type_table, types_by_place
 from fedsim.build import LATER
@@ -35,6 +34,12 @@ from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
 _HIDDEN = "no row of the word embeddings stands out of the noise; the most frequent words"
+_MISSED_ROW = 0.01
+"""Largest distance of a word row from what a sentence makes of the position rows, in units of their
+smallest singular value; below one half, no other sentence comes as near."""
+_UNPRUNED_SHARE = 0.99
+"""Least share of nonzero coordinates in position rows that were not pruned; with fewer, no sentence
+is read."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +131,9 @@ class EmbeddingRows(Attack):
         order, miss = sentence(words, positions) if count in {None, 1} else ([], float("inf"))
         # Pruning may remove a token together with its position, and the rest is still consistent.
         # It betrays itself by a gap between positions, or by zeros in the other rows.
-        unpruned = bool((positions != 0).double().mean() > CUTS.unpruned_share)
+        unpruned = bool((positions != 0).double().mean() > _UNPRUNED_SHARE)
         gapless = bool((places.diff() == 1).all())
-        certain = unpruned and gapless and miss <= CUTS.missed_row
+        certain = unpruned and gapless and miss <= _MISSED_ROW
         if count == 1 or certain:
             lines = [order]
         else:

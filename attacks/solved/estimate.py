@@ -13,11 +13,24 @@ from attacks.observed.labels import Head
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import replay
 from attacks.observed.single_target import SingleTarget
-from attacks.solved.cuts import CUTS
-from attacks.solved.posterior import Estimator, Posterior
+from attacks.solved.posterior import FITTED_SCALE, Estimator, Posterior
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
+
+_POSTERIOR_COARSE = 384
+"""Number of coefficients searched for first."""
+_POSTERIOR_FINE = 4
+"""Factor on that number where more detail can be seen."""
+_LEFT_OUT = 0.6
+"""Variance of the coefficients left out, as a share of the expected error, below which more detail
+is not searched for."""
+_INFORMED = 0.95
+"""Share of the prior's error below which the expected error of an estimate counts as knowledge."""
+_LABEL_SIGMAS = 4.0
+"""Standard deviations between two classes' slopes below which both are tried."""
+_CLIPPED_SCALE = 0.7
+"""Largest first value of a fitted scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,7 @@ class ImageEstimate:
     @property
     def informed(self) -> bool:
         """Whether the update is expected to take a noticeable part of the prior's error."""
-        return max(self.posterior.error, self.doubt) < CUTS.informed * self.prior.error
+        return max(self.posterior.error, self.doubt) < _INFORMED * self.prior.error
 
 
 def estimate(
@@ -84,23 +97,23 @@ def estimate(
     quick = replay(observation, task, job.device)
     estimator = Estimator(exact, quick, update, prior, job)
     targets = _targets(observation, task, estimator, gradient, received)
-    size = CUTS.posterior_coarse
+    size = _POSTERIOR_COARSE
     tried = [
         estimator.search(target, scale, size, None, rng)
         for target in targets
         for scale in _scales(estimator, target)
     ]
     likeliest = min(tried, key=lambda posterior: posterior.objective)
-    possible = likeliest.objective + CUTS.fitted_scale
+    possible = likeliest.objective + FITTED_SCALE
     doubt = max(posterior.error for posterior in tried if posterior.objective <= possible)
     while size_of(likeliest) < prior.variances.numel():
         unsearched = float(
             prior.variances.flatten()[prior.strongest(10**9)[size_of(likeliest) :]].sum()
         )
         missing = unsearched / prior.variances.numel()
-        if missing < CUTS.left_out * likeliest.error or job.expired:
+        if missing < _LEFT_OUT * likeliest.error or job.expired:
             break
-        size = CUTS.posterior_fine * size_of(likeliest)
+        size = _POSTERIOR_FINE * size_of(likeliest)
         likeliest = estimator.search(likeliest.target, likeliest.scale, size, likeliest, rng)
     return ImageEstimate(likeliest, prior, estimator, received, doubt)
 
@@ -139,7 +152,7 @@ def _targets(
     if estimator.update.signs or estimator.update.pruned:
         deviation = slopes.std()
     order = slopes.argsort()
-    close = slopes[order[1]] - slopes[order[0]] < CUTS.label_sigmas * deviation
+    close = slopes[order[1]] - slopes[order[0]] < _LABEL_SIGMAS * deviation
     return [label[None] for label in order[: 1 + int(close)].cpu()]
 
 
@@ -151,6 +164,6 @@ def _scales(estimator: Estimator, target: Tensor) -> list[float]:
     energy = float((update.values.square() - update.variance).sum().clamp(min=0))
     usual = float(estimator.gradient(estimator.prior.mean, target).square().sum())
     scale = (energy / usual) ** 0.5
-    if scale * CUTS.clipped_scale > 1:
+    if scale * _CLIPPED_SCALE > 1:
         return [1.0, scale]
-    return [1.0, min(max(scale, 0.01), CUTS.clipped_scale)]
+    return [1.0, min(max(scale, 0.01), _CLIPPED_SCALE)]

@@ -19,13 +19,17 @@ from attacks.observed.seen_input import range_note
 from attacks.observed.single_target import scale_note, single_target, target_note
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import certificate
-from attacks.solved.cuts import CUTS
+from attacks.solved.closed_form import SOLVED_IMAGE
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
 from fedsim.models.network import copied
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
+
+_PATCH_SINGULAR_VALUE = 1e-7
+"""Smallest singular value of the position rows, as a share of the largest, that is more than
+rounding."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +80,14 @@ class PatchRows(Attack):
             raise CannotAttack(
                 "the update holds NaN or infinite values", "Lower the client's learning rate."
             )
-        image = patches.solve(gradient, CUTS.patch_singular_value)[None].float()
+        image = patches.solve(gradient, _PATCH_SINGULAR_VALUE)[None].float()
         target = single_target(model.network, task, gradient, find_head(model.network), image)
         batch = Batch(image, target.target.to(image.device))
         double = replace(batch, inputs=image.double())
         proof = prove(observation, task, double, [(patches.weight, patches.table)])
         scale = scale_note(target.factor) if scaled else ""
         notes = (scale, target_note(target), range_note(image, task))
-        sharp = proof.error <= CUTS.solved_image
+        sharp = proof.error <= SOLVED_IMAGE
         return Reconstruction(
             batch,
             objective=proof.error,

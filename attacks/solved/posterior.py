@@ -14,8 +14,26 @@ from attacks.base import Job
 from attacks.observed.distortion import Distortion
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import Replay
-from attacks.solved.cuts import CUTS
 from fedsim.types import Batch
+
+_POSTERIOR_STEPS = 12
+"""Most steps of Gauss-Newton at each of these."""
+_POSTERIOR_GAIN = 3e-4
+"""Relative gain of a step below which the search ends."""
+_EXACT_SHARE = 0.01
+"""Error of a kept coordinate or a sign, by its tensor's root mean square."""
+_SIGN_WEIGHT = 0.1
+"""Weight of a sign, since errors of what is left out are shared by many signs."""
+_PRUNED_SOFTNESS = 0.3
+"""By how much a zeroed coordinate may exceed the smallest one kept, as a share of it."""
+_PRUNED_EXCESS = 3.0
+"""Factor on the smallest kept magnitude above which a zeroed coordinate was not among the
+smallest."""
+_PRUNED_LARGE = 0.2
+"""Share of such coordinates from which zeros are a random choice."""
+FITTED_SCALE = 10.0
+"""By how much a fitted scale must improve the objective, and a class or scale to rule out
+another."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,7 @@ class Likelihood:
         if not self.update.pruned:
             return cost, slope, curvature
         bound = self.update.bound
-        weight = float(self.guarded) / (CUTS.pruned_softness * bound).square()
+        weight = float(self.guarded) / (_PRUNED_SOFTNESS * bound).square()
         above = (gradient.abs() - bound).clamp(min=0) * gradient.sign()
         sent = self.update.sent
         return (
@@ -62,7 +80,7 @@ class Likelihood:
         return 0.0 if self.update.signs else float(self(gradient)[0][self.update.sent].mean())
 
     def _signs(self, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        signs, beta = self.update.values.sign(), CUTS.sign_weight * self.update.sent
+        signs, beta = self.update.values.sign(), _SIGN_WEIGHT * self.update.sent
         width = self.variance.sqrt()
         at = signs * gradient / width
         chance = torch.special.log_ndtr(at)
@@ -80,9 +98,9 @@ def likelihood(update: Distortion, left_out: Tensor, scale: float) -> Likelihood
     sizes = torch.cat([part.square().mean().sqrt().expand_as(part) for part in parts])
     floor = torch.zeros_like(sizes)
     if update.pruned and not update.signs:
-        floor = CUTS.exact_share * update.values[update.sent].square().mean().sqrt()
+        floor = _EXACT_SHARE * update.values[update.sent].square().mean().sqrt()
     if update.signs:
-        floor = CUTS.exact_share * sizes
+        floor = _EXACT_SHARE * sizes
     return Likelihood(update, update.variance + scale**2 * left_out + floor**2)
 
 
@@ -166,7 +184,7 @@ class Estimator:
         free = bool(side)
         model = self._likelihood(unknowns, basis, target, numbers, rng)
         value, damping, steps = self._objective(model, unknowns, basis, target), 0.0, 0
-        while steps < CUTS.posterior_steps:
+        while steps < _POSTERIOR_STEPS:
             steps += 1
             slopes, curvature = self._system(model, unknowns, basis, target, free)
             new, tried = value, unknowns
@@ -181,7 +199,7 @@ class Estimator:
                 break
             gain, value, unknowns = value - new, new, tried
             damping = 0.1 * damping if damping > 1e-6 else 0.0
-            if gain < CUTS.posterior_gain * value + 0.5 or self.job.expired:
+            if gain < _POSTERIOR_GAIN * value + 0.5 or self.job.expired:
                 break
         spread = torch.cholesky_inverse(_factor(curvature, 0.0)).diagonal()[:-1]
         variances = self.prior.variances.flatten()
@@ -234,8 +252,8 @@ class Estimator:
         if self.update.pruned:
             # A random choice zeroes large coordinates, too.
             seen = self.gradient(image, target)[~self.update.sent].abs() * scale
-            large = (seen > CUTS.pruned_excess * self.update.bound).double().mean()
-            model = replace(model, guarded=float(large) < CUTS.pruned_large)
+            large = (seen > _PRUNED_EXCESS * self.update.bound).double().mean()
+            model = replace(model, guarded=float(large) < _PRUNED_LARGE)
         return model
 
     def _objective(
@@ -243,7 +261,7 @@ class Estimator:
     ) -> float:
         gradient = unknowns[-1].exp() * self.gradient(self._image(unknowns, basis), target)
         cost = model(gradient)[0].sum() + unknowns[:-1].square().sum()
-        fitted = CUTS.fitted_scale if bool(unknowns[-1]) else 0.0
+        fitted = FITTED_SCALE if bool(unknowns[-1]) else 0.0
         return float(cost + _SCALE * unknowns[-1].square()) + fitted
 
     def _system(

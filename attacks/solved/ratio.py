@@ -22,7 +22,7 @@ from attacks.observed.first_linear import (
 from attacks.observed.seen_input import range_note
 from attacks.observed.single_target import scale_note
 from attacks.proofs.verdict import NO_PROOF, Proof, bound, certificate
-from attacks.solved.cuts import CUTS
+from attacks.solved.spear import PIXEL_ERROR
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import MULTIPLES
@@ -36,6 +36,10 @@ _BEYOND = 1e-3
 """By how much rounding may take a pixel out of [0, 1]."""
 _AGREED = 1e-3
 """Relative difference of two candidates' factors that float32 explains."""
+_RATIO_SIGMAS = 30.0
+"""Standard deviations of rounding by which a pixel or slope may be off."""
+_RATIO_SAME_IMAGE = 0.01
+"""Root mean square distance below which two images are one."""
 
 
 @dataclass(frozen=True)
@@ -180,12 +184,12 @@ def candidates(rows: UnitRows, layer: FirstLinear) -> tuple[Tensor, Tensor]:
     They lie in [0, 1], or several units agree on them.
     """
     bias = rows.matrix[:, -1]
-    error = CUTS.ratio_sigmas * rows.noise / bias.abs().clamp(min=1e-300)
+    error = _RATIO_SIGMAS * rows.noise / bias.abs().clamp(min=1e-300)
     images = layer.pixels(rows.matrix[:, :-1] / bias.where(bias != 0, 1)[:, None])
     if layer.seen is not None:
         error = error / layer.seen.scale.abs().min()
     inside = (images >= -error[:, None]).all(1) & (images <= 1 + error[:, None]).all(1)
-    usable = (bias != 0) & (error < CUTS.pixel_error * images.abs().amax(1).clamp(min=1))
+    usable = (bias != 0) & (error < PIXEL_ERROR * images.abs().amax(1).clamp(min=1))
     near = torch.cdist(images, images) <= (error[:, None] + error) * images.shape[1] ** 0.5
     agreed = (near & usable & usable[:, None]).sum(1) > 1
     good = torch.nonzero((inside | agreed) & usable)[:, 0]
@@ -212,7 +216,7 @@ def _different(images: Tensor, order: list[int]) -> list[int]:
     distinct: list[int] = []
     for i in order:
         distance = (images[distinct] - images[i]).square().mean(1).sqrt()
-        if not bool((distance < CUTS.ratio_same_image).any()):
+        if not bool((distance < _RATIO_SAME_IMAGE).any()):
             distinct.append(i)
     return distinct
 

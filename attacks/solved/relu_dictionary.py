@@ -13,7 +13,6 @@ from attacks.base import Job
 from attacks.feasibility import Prospect
 from attacks.observed.calls import noted
 from attacks.observed.first_linear import FirstLinear, find_first_linear
-from attacks.solved.cuts import CUTS
 from attacks.solved.sparse_columns import Factors
 from fedsim.models.network import copied
 from fedsim.tasks.base import Task
@@ -24,6 +23,15 @@ _PROGRAMS = 30  # most linear programs from one start
 _OVERSHOOT = 10.0  # price of a unit by which the cone's inequalities are missed, in units of h
 _FIRST_SHARE = 0.003  # share of the activations left unexplained that is accepted at first
 _EASE = 1.25  # growth of that share with each start that fails
+_EXPLAINED_ACTIVATIONS = 1e-3
+"""Share of an example's activations left unexplained below which only rounding is left."""
+_UNEXPLAINED_ACTIVATIONS = 0.1
+"""Largest such share of an example under noise; false minima of a crowded batch start at about
+0.12."""
+_DICTIONARY_PATIENCE = 30
+"""Starts that fail in succession before the search for activations ends."""
+_UNITS_PER_EXAMPLE = 8
+"""Units of the first layer that an example needs for its activations to be found in seconds."""
 
 
 class ReluDictionary:
@@ -67,13 +75,13 @@ class ReluDictionary:
         """
         rays: list[np.ndarray] = []
         failed, rank = 0, len(self._bias)
-        while len(rays) < rank and failed < CUTS.dictionary_patience and not job.expired:
+        while len(rays) < rank and failed < _DICTIONARY_PATIENCE and not job.expired:
             draw = torch.randn(rank, generator=rng, dtype=torch.float64).numpy()
             if rays:
                 basis, _ = np.linalg.qr(np.array(rays).T)
                 draw = draw - basis @ (basis.T @ draw)
             ray, share = self._descend(draw / np.linalg.norm(draw), rng, job)
-            limit = min(_FIRST_SHARE * _EASE**failed, CUTS.unexplained_activations)
+            limit = min(_FIRST_SHARE * _EASE**failed, _UNEXPLAINED_ACTIVATIONS)
             if share > limit or not float(self._bias @ ray) > 0:
                 failed += 1
                 continue
@@ -97,7 +105,7 @@ class ReluDictionary:
             # With few examples a ray may exist on which every unit is silent; it is none of them.
             share = float(np.abs(h - z.clip(0)).sum() / max(np.abs(h).sum(), 1e-300))
             before, active = active, z > h / 2
-            if share < CUTS.explained_activations or bool((active == before).all()):
+            if share < _EXPLAINED_ACTIVATIONS or bool((active == before).all()):
                 break
         return inputs, share
 
@@ -149,4 +157,4 @@ def activations_room(prospect: Prospect, linear: nn.Linear) -> int:
     name = find_next_linear(network, prospect.task, first, probes)
     if name is None or not prospect.network.get_parameter(name).requires_grad:
         return 0
-    return min(linear.out_features // CUTS.units_per_example, len(network.get_parameter(name)))
+    return min(linear.out_features // _UNITS_PER_EXAMPLE, len(network.get_parameter(name)))

@@ -15,13 +15,16 @@ from torch.nn import functional as F
 from attacks.observed.labels import Head, find_head
 from attacks.observed.replay import Replay
 from attacks.observed.seen_input import SeenInput, check_plain, seen_input
-from attacks.solved.cuts import CUTS
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
 _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Linear)
 _SEARCH = "Choose another model, or an attack that searches."
+_CLOSED_FORM_FLOOR = 1e-6
+"""Outputs smaller than this are lost in the errors of the layers above."""
+_CLOSED_FORM_VALUES = 16_384
+"""Most values of a layer's input; the dense equations of that many take 2 GB of float64."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Sequence:
         slope = model.network.get_parameter(last.weight).T @ slopes
         for layer in reversed(self.layers):
             # The linear layer recovers even tiny values to full precision, so no floor is needed.
-            floor = 0.0 if layer is self.layers[-1] else CUTS.closed_form_floor
+            floor = 0.0 if layer is self.layers[-1] else _CLOSED_FORM_FLOOR
             values, slope = layer.invert(values, slope, gradient[f"{layer.name}.weight"], floor)
         return values
 
@@ -188,11 +191,11 @@ def _convolution(call: _Call, activation: Activation) -> Convolution:
             _SEARCH,
         )
     solved = Convolution.of(call.name, layer, activation, tuple(call.input.shape[1:]))
-    if not solved.size <= min(solved.equations, CUTS.closed_form_values):
+    if not solved.size <= min(solved.equations, _CLOSED_FORM_VALUES):
         raise CannotAttack(
             f"{call.name!r} gives {solved.equations} equations for the {solved.size} values of its "
             f"input; at least as many equations as values are needed, and at most "
-            f"{CUTS.closed_form_values} values can be solved for",
+            f"{_CLOSED_FORM_VALUES} values can be solved for",
             "Choose smaller images, a wider layer, or an attack that searches.",
         )
     return solved

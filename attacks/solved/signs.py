@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attacks.solved.cuts import CUTS
 from attacks.solved.sparse_columns import Factors, Pool
 
 _TRIED = 16  # spare directions of the pool tried as replacements
 _EXCHANGES = 4  # most replacements in one call, each the best of all
 _ROUNDS = 8  # most alternations between silent units and images
+_SILENT_SLACK = 30.0
+"""Factor on that threshold for a unit whose input is negative."""
 
 
 class Signs:
@@ -39,7 +40,7 @@ class Signs:
         active = self.active(directions)
         silent = self._factors.silence(directions)
         # Cancelling terms leave more rounding than the size of their sum suggests.
-        agreed = torch.where(active, ~silent, self._factors.silence(directions, CUTS.silent_slack))
+        agreed = torch.where(active, ~silent, self._factors.silence(directions, _SILENT_SLACK))
         return agreed.double().mean(-1)
 
     def active(self, directions: Tensor) -> Tensor:

@@ -9,11 +9,25 @@ from torch import Tensor
 
 from attacks.observed.first_linear import UnitRows
 from attacks.observed.readings import read
-from attacks.solved.cuts import CUTS
 from fedsim.errors import CannotAttack
 
 _TRIMS = 6  # most least-squares fits of one direction
 _POOL = 8  # directions kept in the pool for each example
+_RANK_FALL = 10.0
+"""Least ratio of the last singular value of the examples to the first of rounding."""
+_SILENT_SIGMAS = 10.0
+"""Standard deviations of rounding below which a unit's slope counts as silent."""
+_DIRECTION_ERROR = 0.03
+"""Largest error of a sampled direction that is worth refining."""
+_SAME_SAMPLED = 1 - 1e-4
+"""Cosine from which two directions are one before refinement."""
+_SAME_REFINED = 1 - 1e-5
+"""Cosine from which two directions are one after refinement."""
+_INDEPENDENT = 3e-3
+"""Least distance of a direction from the span of those chosen before."""
+_KNOWN_RANK_FALL = 1.25
+"""The same ratio, where the number of examples is known and noise or a coarse wire fills the rest
+of the spectrum; pure noise gives 1.0."""
 
 
 @dataclass(frozen=True)
@@ -107,15 +121,15 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
     falls = falls.where(values[:-1] > floor, 0)
     rank = int(falls.argmax()) + 1
     fall = float(falls[rank - 1])
-    if most is not None and rank > most and float(falls[:most].max()) >= CUTS.rank_fall:
+    if most is not None and rank > most and float(falls[:most].max()) >= _RANK_FALL:
         # What lies behind so great a fall is weaker than any example: rounding in steps of a size
         # that the numbers do not show, as of differences that were scaled.
         rank = int(falls[:most].argmax()) + 1
         fall = float(falls[rank - 1])
     known = float(falls[most - 1]) if most is not None and most <= len(falls) else 0.0
-    if fall < CUTS.rank_fall and most is not None and known >= CUTS.known_rank_fall:
+    if fall < _RANK_FALL and most is not None and known >= _KNOWN_RANK_FALL:
         rank, fall = most, known
-    elif fall < CUTS.rank_fall:
+    elif fall < _RANK_FALL:
         raise CannotAttack(
             f"consecutive singular values of the first layer's update ({len(values)} in all) "
             f"differ by a factor of at most {fall:.1f}, so its rank is full",
@@ -131,7 +145,7 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
     outside = rows.matrix - (left * values) @ right
     spread = outside.square().sum(1).div(outside.shape[1] - rank).sqrt()
     noise = torch.maximum(spread, rows.noise).clamp(min=1e-300)
-    error = CUTS.silent_sigmas * noise + rows.alike
+    error = _SILENT_SIGMAS * noise + rows.alike
     live = (left * values).norm(dim=1) > rank**0.5 * error
     return Factors(left[live], values, right, noise[live], error[live], live, fall)
 
@@ -181,7 +195,7 @@ class Pool:
         # The longer the solution, the less exact its direction. Where two examples are inactive
         # together the system is singular and has no unique direction.
         error = self._error * solutions.norm(dim=1)
-        good = (info == 0) & (error[:, 0] < CUTS.direction_error)
+        good = (info == 0) & (error[:, 0] < _DIRECTION_ERROR)
         solutions, error = (
             torch.nn.functional.normalize(solutions[good][:, :, 0], dim=1),
             error[good],
@@ -190,7 +204,7 @@ class Pool:
         counts = silent.sum(1)
         chance = units * rank**0.5 * error[:, 0]  # silent by chance, for a random direction
         enough = torch.nonzero(counts >= rank - 1 + max(3, units // 50) + 2 * chance)[:, 0]
-        sparse, _ = sparsest(solutions[enough], counts[enough], CUTS.same_sampled, self._size)
+        sparse, _ = sparsest(solutions[enough], counts[enough], _SAME_SAMPLED, self._size)
         return self.offer(silent[enough[sparse]])
 
     def offer(self, silent: Tensor) -> bool:
@@ -205,7 +219,7 @@ class Pool:
         good = alone & (counts >= self._factors.rank)
         merged = torch.cat([self.directions, refined[good]])
         counts = torch.cat([self.silent, counts[good]])
-        sparse, self.independent = sparsest(merged, counts, CUTS.same_refined, self._size)
+        sparse, self.independent = sparsest(merged, counts, _SAME_REFINED, self._size)
         changed = max(sparse, default=0) >= len(self.directions)
         self.directions, self.silent = merged[sparse], counts[sparse]
         return changed
@@ -248,7 +262,7 @@ def sparsest(directions: Tensor, silent: Tensor, same: float, most: int) -> tupl
     basis = directions.new_zeros(0, directions.shape[1])
     for i in order:
         rest = directions[i] - directions[i] @ basis.T @ basis
-        if float(rest.norm()) > CUTS.independent:
+        if float(rest.norm()) > _INDEPENDENT:
             chosen.append(i)
             basis = torch.cat([basis, torch.nn.functional.normalize(rest, dim=0)[None]])
         if len(basis) == basis.shape[1]:

@@ -26,7 +26,6 @@ from attacks.observed.seen_input import range_note
 from attacks.observed.single_target import scale_note
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import Proof, certificate
-from attacks.solved.cuts import CUTS
 from attacks.solved.relu_dictionary import ReluDictionary, activations_room, find_next_linear
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
@@ -40,6 +39,18 @@ from fedsim.types import Batch
 
 _CHUNK = 4096  # submatrices solved in one pass
 _SNAPS = 4  # most roundings of the pixels to bytes
+PIXEL_ERROR = 0.5 / 255
+"""Largest error of an accepted or certified pixel in [0, 1]; it still rounds to the right byte."""
+_SLOPES_OUTSIDE = 1e-3
+"""Largest part of an image's slopes outside the span of the batch's, as a share of their norm."""
+_IN_SPAN_AGREEMENT = 0.99
+"""Least agreement between silent units and negative inputs of an image that counts as in the
+span."""
+_PROVABLE_AGREEMENT = 0.85
+"""Least mean agreement that is worth the proof by gradient; units that switch between local steps
+lower it."""
+_PATIENCE = 40
+"""Passes without a better agreement after which the search ends, once a proof was tried."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +143,12 @@ class Spear(Attack):
         if len(silent) == factors.rank:
             settled, reached = signs.settle(pool, torch.stack(silent))
             columns, agreement = (settled, reached) if reached > agreement else (columns, agreement)
-        guess = update.judge(columns) if agreement >= CUTS.provable_agreement else None
+        guess = update.judge(columns) if agreement >= _PROVABLE_AGREEMENT else None
         done, expired = 0, False
         # Sampling adds nothing to a whole dictionary where it could not have found the batch alone.
         whole = len(silent) == factors.rank and factors.rank > self._sampled()
-        idle = CUTS.patience if whole else 0
-        while done < self.samples and not (guess and (idle == CUTS.patience or is_found(guess))):
+        idle = _PATIENCE if whole else 0
+        while done < self.samples and not (guess and (idle == _PATIENCE or is_found(guess))):
             if expired := job.expired:
                 break
             changed = pool.sample(_CHUNK, rng)
@@ -148,7 +159,7 @@ class Spear(Attack):
                 better, reached = signs.best(pool)
             if reached > agreement:
                 columns, agreement, idle = better, reached, 0
-                guess = update.judge(columns) if agreement >= CUTS.provable_agreement else None
+                guess = update.judge(columns) if agreement >= _PROVABLE_AGREEMENT else None
             job.report(done, 1 - agreement, "")
         steps = done + (dictionary.programs if dictionary else 0)
         best = replace(guess or update.judge(columns), steps=steps, expired=expired)
@@ -214,7 +225,7 @@ class _Update:
         images = self.layer.pixels(self.factors.unmix(columns)[0]).nan_to_num(0.5).clamp(0, 1)
         slope = self._slopes(images).flatten(0, 1)
         outside = slope - slope @ self.factors.left @ self.factors.left.T
-        return slope[outside.norm(dim=1) < CUTS.slopes_outside * slope.norm(dim=1)] == 0
+        return slope[outside.norm(dim=1) < _SLOPES_OUTSIDE * slope.norm(dim=1)] == 0
 
     def _slopes(self, images: Tensor) -> Tensor:
         """Of each image's loss at the live units, for each class: ``(image, class, unit)``."""
@@ -264,10 +275,10 @@ class _Update:
         room = factors.left.shape[1] < min(factors.left.shape[0], factors.right.shape[1])
         agreed = self.signs.agreement(columns)
         spread = 3 * factors.spread(seen)
-        sharp = spread <= CUTS.pixel_error * size
+        sharp = spread <= PIXEL_ERROR * size
         levels: list[Certificate] = [
             certificate(proof, "in_span" if good and room else "guess", sharp=bool(right))
-            for right, good in zip(sharp, agreed >= CUTS.in_span_agreement, strict=True)
+            for right, good in zip(sharp, agreed >= _IN_SPAN_AGREEMENT, strict=True)
         ]
         places = torch.repeat_interleave(torch.arange(len(times)), times.long().cpu())
         missing = max(0, (facts.num_examples or 0) - len(places))

@@ -12,7 +12,6 @@ from torch import nn
 from attacks.base import Job
 from attacks.observed.known_labels import known_labels
 from attacks.observed.word_rows import noise_variance, standing_out
-from attacks.texts.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.base import Task
@@ -21,6 +20,8 @@ LabelSource: TypeAlias = Literal["auto", "enumerate", "joint"]
 
 _SHORTEST = 3
 """Tokens of a sentence of one word, between start and end."""
+_LABEL_ORDERS = 720
+"""Most orders of the labels tried; more than six sentences have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def hypotheses(
     # Sentences of equal length are interchangeable, and so are equal labels.
     distinct: dict[Hypothesis, None] = {}
     for size, given in product(sizes, classes):
-        for order in islice(permutations(given), CUTS.label_orders):
+        for order in islice(permutations(given), _LABEL_ORDERS):
             pairs = sorted(zip(size, order, strict=True))
             distinct[Hypothesis(*map(tuple, zip(*pairs, strict=True)))] = None
     return list(distinct)[:most]

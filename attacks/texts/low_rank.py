@@ -8,7 +8,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from attacks.texts.cuts import CUTS
+_FACTOR_MISS = 1e-5
+"""Largest part of a gradient's norm that its factors may miss; rounding of float32 is about
+1e-7."""
 
 
 def factor(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor] | None:
@@ -30,7 +32,7 @@ def factor(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor] | None:
     left = torch.linalg.qr(matrix @ probe).Q
     right = matrix.T @ left
     miss = float((matrix - left @ right.T).norm())
-    return (left, right) if miss <= CUTS.factor_miss * float(matrix.norm()) else None
+    return (left, right) if miss <= _FACTOR_MISS * float(matrix.norm()) else None
 
 
 def shrink(matrix: Tensor, most: float = math.inf) -> Tensor:

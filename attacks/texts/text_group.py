@@ -15,7 +15,6 @@ from attacks.observed.factored import Factored
 from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay, observed_gradient, replay, step_length
 from attacks.observed.word_rows import noise_variance, standing_out, tables
-from attacks.texts.cuts import CUTS
 from attacks.texts.frames import Frames, LossWeights
 from attacks.texts.hypotheses import Hypothesis
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
@@ -32,6 +31,12 @@ from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
+
+_DENOISED_SIDE = 32
+"""Rows and columns below which singular values say nothing of the noise."""
+_NOISE_MARGIN = 1.1
+"""Factor on the variance of the declared noise, which is itself measured on a few thousand
+draws."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,7 @@ def denoised(
     for name, bound in slack.items():
         value = gradient[name]
         side = min(value.shape)
-        if side < CUTS.denoised_side or (noise is None and 2 * rank > side):
+        if side < _DENOISED_SIDE or (noise is None and 2 * rank > side):
             continue
         # An error that is uniform within +-s has the variance s^2 / 3.
         rounding = float(bound.square().mean()) / 3
@@ -231,7 +236,7 @@ def _noise(chain: Chain, observation: Observation) -> float | None:
             variance = _of_steps(alone) if defense.per_example else (granted_noise(alone) or 0) ** 2
             if not variance:
                 return None
-            total += CUTS.noise_margin * variance
+            total += _NOISE_MARGIN * variance
     return total
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attacks.tokens.cuts import CUTS
-from attacks.tokens.subspace import Subspace, rounding, span
+from attacks.tokens.subspace import EQUAL_RANK, Subspace, rounding, span
 from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter, is_second_factor, second_factor
 
 _ALONE = ", so that A x alone leaks, through dL/dB"
+_FACTOR_SINGULAR_VALUE = 1e-6
+"""The same for the second factor of an adapter."""
 
 
 @dataclass(frozen=True)
@@ -168,12 +169,12 @@ def _constant(blocks: list[AdapterBlock]) -> list[AdapterBlock]:
     """The span from ``dL/dA`` alone if it is complete: several steps change ``A x``."""
     first, *others = blocks
     shown = max((block.seen.rank for block in others if not block.full), default=0)
-    return blocks if first.full or first.seen.rank < CUTS.equal_rank * shown else [first]
+    return blocks if first.full or first.seen.rank < EQUAL_RANK * shown else [first]
 
 
 def _rank(matrix: Tensor) -> int:
     values = torch.linalg.svdvals(matrix.double())
-    return int((values > CUTS.factor_singular_value * values[0].clamp(min=1e-30)).sum())
+    return int((values > _FACTOR_SINGULAR_VALUE * values[0].clamp(min=1e-30)).sum())
 
 
 def _side(observation: Observation, update: dict[str, Tensor], name: str) -> tuple[Tensor, float]:

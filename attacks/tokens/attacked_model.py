@@ -9,8 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from attacks.observed.cuts import CUTS
-from attacks.observed.readings import read
+from attacks.observed.readings import HEAVILY_PRUNED, read
 from attacks.observed.word_rows import (
     EmbeddingTables,
     noise_variance,
@@ -143,14 +142,14 @@ class AttackedModel:
         """The words whose rows stand out of an update that lost nearly all entries, ids ascending.
 
         What pruning left of an untied table lies in rows of the batch's words. None where more than
-        ``CUTS.heavily_pruned`` of the other entries were sent, or not ``least`` to ``most`` words
+        ``HEAVILY_PRUNED`` of the other entries were sent, or not ``least`` to ``most`` words
         show.
         """
         update, name = self.observation.update(), self.embeddings.word
         others = [value for key, value in update.items() if key != name]
         sent = sum(int(value.count_nonzero()) for value in others)
         total = sum(value.numel() for value in others)
-        if name not in update or sent > CUTS.heavily_pruned * total:
+        if name not in update or sent > HEAVILY_PRUNED * total:
             return None
         try:
             words, _ = self.tables.of_inputs(self.observation.knowledge.num_examples)

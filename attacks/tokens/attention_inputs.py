@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.base import Job
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers, Layer
 
 _MOST = 1 << 27  # numbers in a table, half a gigabyte
 _LETTERS = "qkv"
+SUM_ERROR = 1e-4
+"""Error of inputs that are sums of words and positions, as a share of their norm."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class AttentionInputs:
         if true.shape != mine.shape:
             return False
         error = ((true - mine) * mask[..., None]).norm()
-        return bool(error < CUTS.sum_error * true.norm())
+        return bool(error < SUM_ERROR * true.norm())
 
 
 def named(layers: FirstLayers, letter: str) -> str:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.subspace import Subspace
 from attacks.tokens.summed_inputs import nearest_words
@@ -19,6 +18,18 @@ _ANYWHERE_TOKENS = 1024  # tokens that stay after the one test for all positions
 _TOKENS_BEYOND_RANK = 32  # tokens measured at each position in excess of the rank
 
 _CHUNK = 1024  # tokens in one forward pass
+GAP = 4.0
+"""Least ratio of the smallest rejected to the largest accepted sine."""
+_TOKEN_SINE = 0.1
+"""Largest sine of an accepted token."""
+END_SINE = 0.03
+"""A position whose every sine is larger lies behind all sentences."""
+_END_RATIO = 10
+"""The same, as a multiple of the worst position before."""
+_LOWEST_LIMIT = 0.003
+"""Smallest sine at which a token may be cut off in its sentence."""
+_HIGHEST_LIMIT = 0.1
+"""Largest sine at which a token may be cut off in its sentence."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,8 @@ class Candidates:
         """Largest sine, behind the attention, of a token within its own sentence."""
         between = float(self.accepted**0.25 * self.rejected**0.75)
         if self.everywhere:  # no word of the batch was rejected for its place
-            between = CUTS.gap * self.accepted
-        return min(max(between, CUTS.lowest_limit), CUTS.highest_limit)
+            between = GAP * self.accepted
+        return min(max(between, _LOWEST_LIMIT), _HIGHEST_LIMIT)
 
 
 def start_of(task: TextTask) -> int | None:
@@ -100,9 +111,9 @@ def candidates(
             break
         order = exact.argsort()
         nearest = float(exact[order[0]])
-        if start is None and nearest <= CUTS.end_sine < worst:
+        if start is None and nearest <= END_SINE < worst:
             begin, worst, ids, sines = place, 0.0, [], []  # what stood before is padding
-        if ids and nearest > max(CUTS.end_sine, CUTS.end_ratio * worst):
+        if ids and nearest > max(END_SINE, _END_RATIO * worst):
             break
         worst = max(worst, nearest)
         ids.append(near[order])
@@ -206,7 +217,7 @@ def _cut(ids: list[Tensor], sines: list[Tensor], *false: Tensor) -> Candidates:
     """
     pooled = torch.cat([*sines, *false]).sort().values.clamp(min=1e-9)
     accepted, rejected = pooled[:-1], pooled[1:]
-    is_gap = (rejected >= CUTS.gap * accepted) & (accepted <= CUTS.token_sine)
+    is_gap = (rejected >= GAP * accepted) & (accepted <= _TOKEN_SINE)
     gaps = torch.nonzero(is_gap)[:, 0]
     least = max(float(sine[0]) for sine in sines)  # each position has a token
     fitting = gaps[pooled[gaps] >= least].tolist()

@@ -12,7 +12,6 @@ from torch import Tensor
 from attacks.observed.readings import Reading, read
 from attacks.observed.spectrum import Spectrum, completed, spectrum
 from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import Layer
 from fedsim.models.lora import is_adapter, second_factor
 
@@ -27,6 +26,12 @@ _OUTLIER_SPREAD = 3.0  # that spread, as a multiple
 _LAYER_TRUST = 0.5  # weight of one layer's log-likelihood ratio, as layers err together
 _LEAST_RATIO = -8.0  # most that one layer can say against a token
 _LARGEST_RATIO = 6.0  # most that one layer can say for a token
+_SEPARATION = 0.4
+"""Distance of false from true tokens, in logs, from which a layer tells."""
+LEAST_NOISE = 1e-4
+"""Least variance of noise, as a share of the mean square of a gradient."""
+FEWEST_DIRECTIONS = 3
+"""Spikes below which a layer says nothing."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Evidence:
     @property
     def tells(self) -> bool:
         """Whether true tokens are far enough from others for a likelihood ratio."""
-        return self.moved.mean - self.true.mean > CUTS.separation and math.isfinite(self.true.mean)
+        return self.moved.mean - self.true.mean > _SEPARATION and math.isfinite(self.true.mean)
 
     @property
     def full(self) -> bool:
@@ -109,9 +114,9 @@ class Evidence:
 
     @property
     def variance(self) -> float:
-        """Of the noise of an entry of ``Y``, at least ``CUTS.least_noise`` of its mean square."""
+        """Of the noise of an entry of ``Y``, at least ``LEAST_NOISE`` of its mean square."""
         square = float(self.seen.matrix.square().mean())
-        return max(self.seen.noise**2, CUTS.least_noise * square)
+        return max(self.seen.noise**2, LEAST_NOISE * square)
 
     def ratio(self, statistic: Tensor) -> Tensor:
         """Log-likelihood ratio of a token at its place against any other, clamped."""
@@ -209,7 +214,7 @@ def read_layer(
 def spikes(matrix: Tensor, layer: Layer, most: int) -> Evidence | None:
     """The evidence of a layer's gradient; None if it has too few directions."""
     seen = spectrum(matrix, most)
-    return None if seen.rank < CUTS.fewest_directions else Evidence(layer, seen)
+    return None if seen.rank < FEWEST_DIRECTIONS else Evidence(layer, seen)
 
 
 @dataclass
@@ -272,7 +277,7 @@ def adapter_evidence(
     parts = []
     for reading, a in whole or mapped:
         seen = spectrum(completed(reading, most), most)
-        if seen.rank >= CUTS.fewest_directions:
+        if seen.rank >= FEWEST_DIRECTIONS:
             parts.append((Evidence(layer, seen), a))
     return AdapterEvidence(layer, parts[0][0].seen, parts=parts) if parts else None
 

@@ -12,8 +12,7 @@ from attacks.base import Job
 from attacks.observed.token_types import used_types
 from attacks.tokens.adapters import AdapterSpan, read_adapters
 from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.candidates import Candidates, candidates, joined, start_of
-from attacks.tokens.cuts import CUTS
+from attacks.tokens.candidates import END_SINE, Candidates, candidates, joined, start_of
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.segments import Segments, type_table, types_by_place
 from attacks.tokens.subspace import Subspace, rounding, span
@@ -96,7 +95,7 @@ class Traces:
         if start is None:
             return candidates(*shown, places, None, job)
         token = self.vocabulary.new_tensor([start])
-        absent = self.before.distance(layers.of_tokens(token, places.start)) > CUTS.end_sine
+        absent = self.before.distance(layers.of_tokens(token, places.start)) > END_SINE
         if bool(absent) or places.start:
             untested = candidates(*shown, places, None, job)
             if untested.clear and (untested.begin == 0 or start in untested.tokens[0].tolist()):

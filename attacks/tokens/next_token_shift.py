@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from attacks.observed.cuts import CUTS as OBSERVED
-from attacks.observed.spectrum import spectrum
+from attacks.observed.spectrum import SPIKE_FLOOR, spectrum
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
 from fedsim.types import Tensors
@@ -243,6 +242,6 @@ def _inverse(value: Tensor, most: int) -> tuple[Tensor, int]:
     if not seen.rank:
         return torch.zeros_like(value), 0
     right = seen.basis.T @ wide
-    scale = right.norm(dim=1).clamp(min=OBSERVED.spike_floor) * seen.strengths.sqrt()
+    scale = right.norm(dim=1).clamp(min=SPIKE_FLOOR) * seen.strengths.sqrt()
     inverse: Tensor = (seen.basis * (seen.cosines / scale)) @ right
     return inverse if value.shape[0] <= value.shape[1] else inverse.T, seen.rank

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.evidence import Evidence, total_ratio
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.next_token_shift import DirectionalShift
@@ -19,6 +18,14 @@ _FIRST_WORDS = 4  # factor on both behind a single prefix, the start of every se
 _BEGIN_TOKENS = 4  # first tokens that tell sentences of a batch from one another
 _HOPELESS = 60.0  # log-probability below a sentence of the same begin that ends a prefix
 _LINES = 32  # candidates kept of each first word, divided by the sentences of the batch
+END_GAIN = 1.0
+"""Log-likelihood ratio of the end of a sentence, beside what the model says."""
+NEXT_TOKENS = 48
+"""Tokens tried behind each prefix."""
+PREFIXES = 8
+"""Prefixes kept for each sentence of the batch."""
+FEWEST_LINES = 8
+"""The least of that."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ class PrefixSearch:
         return hopeful
 
     def _kept(self, total: Tensor, tokens: Tensor, beam: int) -> Tensor:
-        """The likeliest prefixes, at most ``CUTS.prefixes`` with the same last token.
+        """The likeliest prefixes, at most ``PREFIXES`` with the same last token.
 
         The sentences of a batch differ in how strongly they show, and a weak one must not lose its
         place to variants of a strong one.
@@ -128,7 +135,7 @@ class PrefixSearch:
         chosen = []
         for index, token in zip(order.tolist(), tokens[order].tolist(), strict=True):
             seen[token] = seen.get(token, 0) + 1
-            if seen[token] <= CUTS.prefixes:
+            if seen[token] <= PREFIXES:
                 chosen.append(index)
             if len(chosen) == beam:
                 break
@@ -152,7 +159,7 @@ class PrefixSearch:
             logs[:, self.end] = -torch.inf
             if position == len(prefixes) == 1:  # a sentence has a word
                 over.fill_(-torch.inf)
-        size = min(wider * CUTS.next_tokens, self.first.shape[1])
+        size = min(wider * NEXT_TOKENS, self.first.shape[1])
         gain, tokens = (self.first[position] + logs).topk(size, dim=1)
         for evidence, few in ((self.near, _NEAR_TOKENS), (self.later, _NEAR_TOKENS)):
             if evidence:
@@ -160,7 +167,7 @@ class PrefixSearch:
                 gain = gain + total_ratio(evidence, inputs)
             gain, index = gain.topk(min(wider * few, gain.shape[1]), dim=1)
             tokens = tokens.gather(1, index)
-        return gain, tokens, over + CUTS.end_gain
+        return gain, tokens, over + END_GAIN
 
 
 def varied(sentences: Sequence[ScoredPrefix], start: int, count: int) -> list[ScoredPrefix]:
@@ -169,7 +176,7 @@ def varied(sentences: Sequence[ScoredPrefix], start: int, count: int) -> list[Sc
     for sentence in sorted(sentences, key=lambda sentence: -sentence.score):
         if len(sentence.ids) > start + 1:
             by_length = by_word.setdefault(sentence.ids[start], {})
-            if len(by_length) < max(CUTS.fewest_lines, _LINES // count):
+            if len(by_length) < max(FEWEST_LINES, _LINES // count):
                 by_length.setdefault(len(sentence.ids), sentence)
     lines = [
         sentence

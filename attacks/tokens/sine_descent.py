@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.sentences import SpanSentence
 from attacks.tokens.span_membership import SpanTest
 from attacks.tokens.word_clusters import WordCluster, WordClusters
@@ -23,6 +22,12 @@ TokenIds: TypeAlias = tuple[int, ...]
 
 _ENUMERATED = 512  # most combinations of tokens that are tried exhaustively
 _LOOKED_AT = 32  # best combinations from which a descent starts after that
+_SENTENCE_SINE = 0.05
+"""Largest mean sine of a sentence in the span."""
+_NEIGHBOUR_RATIO = 10.0
+"""Least ratio of a neighbour's mean sine to that of a sentence in the span."""
+_TWINS = 8
+"""Most neighbours below that ratio: other sentences that differ in one word."""
 
 
 class SineDescent:
@@ -281,9 +286,9 @@ class SineDescent:
         twins = [
             SpanSentence(other, near, True)
             for other, near in rivals.items()
-            if near < CUTS.neighbour_ratio * score
+            if near < _NEIGHBOUR_RATIO * score
         ]
-        clear = line == before and score <= CUTS.sentence_sine and len(twins) <= CUTS.twins
+        clear = line == before and score <= _SENTENCE_SINE and len(twins) <= _TWINS
         return [SpanSentence(line, score, clear), *(twins if clear else [])]
 
     def _neighbours(self, line: TokenIds, position: int, *, fresh: bool) -> list[TokenIds]:

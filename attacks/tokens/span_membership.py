@@ -10,10 +10,9 @@ from torch import Tensor
 
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.attention_inputs import AttentionInputs
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import subspace
 from attacks.tokens.first_layers import FirstLayers, Layer
-from attacks.tokens.subspace import Subspace
+from attacks.tokens.subspace import EQUAL_RANK, Subspace
 from fedsim.errors import CannotAttack
 
 _CHUNK = 1 << 13  # tokens in one forward pass
@@ -97,7 +96,7 @@ def best_test(model: AttackedModel, before: Subspace) -> SpanTest:
         CannotAttack: in every layer the tokens fill the width or have left no trace.
     """
     layers, observation = model.layers, model.observation
-    tests, ranks, least = list[SpanTest](), [], CUTS.equal_rank * before.rank
+    tests, ranks, least = list[SpanTest](), [], EQUAL_RANK * before.rank
     sent = [layer for layer in layers.contexts if layer.weights(observation.received)]
     widths = {layer: len(layer.side(observation.sent)) for layer in sent}
     for layer in sorted(sent, key=lambda candidate: -widths[candidate]) if layers.causal else sent:

@@ -8,9 +8,19 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from attacks.tokens.cuts import CUTS
-
 _DIRECTIONS = 32  # outside a span, by which an input is rejected
+_SINGULAR_VALUE = 1e-7
+"""Smallest singular value that counts towards a span, as a share of the largest; below lies float32
+rounding at the client."""
+_RANK_FALL = 30.0
+"""A singular value this many times above the next ends a span that rounding blurs."""
+_LOST_DIMENSIONS = 2
+"""Dimensions that layer normalisation may take from inputs and gradients; a span with no more than
+these to spare is full."""
+EQUAL_RANK = 0.9
+"""Least rank of a span that hides no token, as a share of another's of the same."""
+_MISSING_DIRECTION = 0.5
+"""Sine from which a direction is absent from a span."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Subspace:
     @property
     def full(self) -> bool:
         """Whether tokens or noise fill the whole space, so that every input lies in the span."""
-        return self.rank >= self.most - CUTS.lost_dimensions
+        return self.rank >= self.most - _LOST_DIMENSIONS
 
     def widened(self, inputs: Tensor) -> Subspace:
         """The span enlarged by further inputs ``(input, width)``."""
@@ -51,7 +61,7 @@ class Subspace:
         """Whether the inputs ``(input, width)`` span the whole subspace."""
         basis = torch.linalg.qr(inputs.to(self.basis).T).Q
         missing = self.basis - basis @ (basis.T @ self.basis)
-        return bool(torch.linalg.svdvals(missing)[0] < CUTS.missing_direction)
+        return bool(torch.linalg.svdvals(missing)[0] < _MISSING_DIRECTION)
 
     def distance(self, inputs: Tensor) -> Tensor:
         """Sine of the angle between each input ``(..., width)`` and the span, in [0, 1]."""
@@ -92,7 +102,7 @@ def span(gradient: Tensor, noise: float = 0.0, *, blurred: bool = True) -> Subsp
     # A Gram matrix would lose half of the digits. QR keeps them and leaves a small factor.
     square = torch.linalg.qr(gradient.T, mode="r").R.T if columns > rows else gradient
     left, values, _ = torch.linalg.svd(square, full_matrices=False)
-    floor = max(CUTS.singular_value * float(values[0]), noise * (rows**0.5 + columns**0.5), 1e-300)
+    floor = max(_SINGULAR_VALUE * float(values[0]), noise * (rows**0.5 + columns**0.5), 1e-300)
     rank = int((values > floor).sum())
     if blurred and rank == len(values):
         rank = _fall(values)
@@ -109,7 +119,7 @@ def _sine(outside: Tensor, inputs: Tensor) -> Tensor:
 def _fall(values: Tensor) -> int:
     """Number of singular values before the largest ratio; all if no ratio is large enough."""
     falls = values[:-1] / values[1:].clamp(min=1e-300)
-    if len(falls) == 0 or float(falls.max()) < CUTS.rank_fall:
+    if len(falls) == 0 or float(falls.max()) < _RANK_FALL:
         return len(values)
     return int(falls.argmax()) + 1
 

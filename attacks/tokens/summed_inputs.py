@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attacks.observed.calls import noted
 from attacks.tokens.adapters import AdapterSpan
-from attacks.tokens.cuts import CUTS
+from attacks.tokens.attention_inputs import SUM_ERROR
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.subspace import Subspace
 
@@ -48,7 +48,7 @@ class SummedInputs:
         parts = [summed(layers, norm, part, p) for p, part in enumerate(tokens)]
         whole = torch.cat([sums[ids] + moved[p] for p, ids in enumerate(at)])
         seen = torch.cat([part for part, _ in parts])
-        if (whole - seen).norm() > CUTS.sum_error * seen.norm():
+        if (whole - seen).norm() > SUM_ERROR * seen.norm():
             return None
         scale, shift = norm.weight.detach(), norm.bias.detach()
         centred = torch.cat([sums, moved[1:]])
@@ -113,7 +113,7 @@ def nearest_words(
     moved, other = (
         summed(layers, norm, word.expand(positions), places)[0] for word in vocabulary[[0, -1]]
     )
-    if (moved - moved[0] - other + other[0]).norm() > CUTS.sum_error * other.norm():
+    if (moved - moved[0] - other + other[0]).norm() > SUM_ERROR * other.norm():
         return None
     moved = _centred(moved - moved[0])
     scale, shift = norm.weight.detach(), norm.bias.detach()

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from attacks.observed.readings import read
 from attacks.observed.word_rows import noise_variance
 from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.cuts import CUTS
+from attacks.tokens.evidence import LEAST_NOISE
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import Embeddings
 from fedsim.types import Tensors
@@ -20,6 +20,8 @@ from fedsim.types import Tensors
 _WORDS = 2  # rows of most energy that are looked at, for each place of a sentence
 _NEAR = 6  # and at each of them
 _FEWEST = 4  # such rows from which sentences are told apart
+_ROW_LEVEL = 0.01
+"""P-value of the strongest row of noise, below which the embedding tables tell."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class TableRows:
     def edge(self) -> float:
         """Energy that the strongest of all rows of noise exceeds with probability ``row_level``."""
         rows = len(self.words) + len(self.places)
-        return self.noise * float(chi2.isf(CUTS.row_level / rows, self.words.shape[1]))
+        return self.noise * float(chi2.isf(_ROW_LEVEL / rows, self.words.shape[1]))
 
     def without(self, others: Tensors) -> TableRows:
         """The rows less those of other sentences, as far as they were sent."""
@@ -152,5 +154,5 @@ def table_rows(model: AttackedModel) -> TableRows | None:
             unknown = (seen.upper - seen.lower)[alive] / 2
             unknown = unknown.where(unknown.isfinite(), square**0.5)
             noise += float(unknown.square().mean()) / 3
-        noise = max(noise, CUTS.least_noise * square)
+        noise = max(noise, LEAST_NOISE * square)
     return TableRows(words.float(), rows.float(), noise, tables.names, places)

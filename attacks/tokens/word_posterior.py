@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.soft_traces import SoftTraces, soft_traces
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -27,6 +26,8 @@ _ROUNDS = 15
 """Rounds of expectation-maximisation; later ones change no probability by a hundredth."""
 _SHOWN = 12
 """Words in a note."""
+_LEAST_PROBABILITY = 0.1
+"""Smallest probability of a word that is worth a mention."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def likely_words(traces: SoftTraces, count: int) -> list[tuple[int, float]]:
         count: sentences of the batch.
 
     Returns:
-        Those of at least ``CUTS.least_probability``; none if the first layer says nothing, or its
+        Those of at least ``_LEAST_PROBABILITY``; none if the first layer says nothing, or its
         span has no room. Where the ``A x`` of adapters have none, 6 of 36 words with .9 and more
         were in no text, and 10 of 550 where they have, in 78 updates of gpt2-8k.
     """
@@ -100,7 +101,7 @@ def likely_words(traces: SoftTraces, count: int) -> list[tuple[int, float]]:
     probabilities = posterior(traces.statistics[:, traces.words], count)
     order = probabilities.argsort(descending=True).tolist()
     ids, values = traces.words.tolist(), probabilities.tolist()
-    return [(ids[i], values[i]) for i in order if values[i] >= CUTS.least_probability]
+    return [(ids[i], values[i]) for i in order if values[i] >= _LEAST_PROBABILITY]
 
 
 def shortlist(traces: SoftTraces, count: int) -> Tensor:
@@ -178,7 +179,7 @@ def note_of(words: Sequence[tuple[int, float]], task: TextTask) -> str:
     real = [(word, p) for word, p in words if word not in task.spec.special_ids]
     if not real:
         return ""
-    level = next((p for p in (0.9, 0.5) if real[0][1] >= p), CUTS.least_probability)
+    level = next((p for p in (0.9, 0.5) if real[0][1] >= p), _LEAST_PROBABILITY)
     sure = [word for word, p in real if p >= level]
     shown = ", ".join(repr(task.text([word]).strip()) for word in sure[:_SHOWN])
     more = ", ..." if len(sure) > _SHOWN else ""

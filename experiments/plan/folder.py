@@ -154,12 +154,9 @@ def note_provenance(
 
     Training and attacks go on where they stood, so that their times add up and each commit that
     took part is listed; nothing is noted of a command that found all done (``worked`` is False).
-    ``devices`` says what computed; sums differ between a GPU and the CPU. ``cuts`` holds the
-    thresholds of the attack families at the latest attack stage; empty before it. ``jobs`` says how
-    many jobs were settled and planned when the run was scored.
+    ``devices`` says what computed; sums differ between a GPU and the CPU. ``jobs`` says how many
+    jobs were settled and planned when the run was scored.
     """
-    from attacks import cuts  # here, as it imports torch
-
     path = run.root / "provenance.json"
     known = read_provenance(run.root) if path.exists() else {}
     if not worked and stage in known.get("commits", {}):
@@ -185,7 +182,6 @@ def note_provenance(
         "devices": noted("devices", sorted(devices)),
         "seconds": noted("seconds", round(before + seconds, 3)),
         "jobs": known.get("jobs", {}) if jobs is None else jobs,
-        "cuts": cuts() if stage == "attack" else known.get("cuts", {}),
     }
     write_json(path, {**table, "seal": seal_of(table)})
 

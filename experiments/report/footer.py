@@ -31,15 +31,11 @@ def _said(kind: type) -> str:
 
 
 def provenance_lines(provenance: Mapping[str, Any], *, full: bool) -> list[tuple[str, str]]:
-    """Where the run comes from, by dotted key; unless in full, what stages share in one line.
-
-    The thresholds of the attacks are left to ``provenance.json``.
-    """
-    shown = {key: value for key, value in provenance.items() if key != "cuts"}
+    """Where the run comes from, by dotted key; unless in full, what stages share in one line."""
     if full:
-        return [(key, option(value)) for key, value in flatten(shown).items()]
+        return [(key, option(value)) for key, value in flatten(provenance).items()]
     lines = []
-    for key, value in shown.items():
+    for key, value in provenance.items():
         if not isinstance(value, Mapping):
             lines.append((key, option(value)))
         elif key in ("packages", "jobs"):

@@ -242,9 +242,7 @@ def read_provenance(root: Path) -> dict[str, Any]:
     path = root / "provenance.json"
     known = read_json(path)
     seal = known.pop("seal", None)  # older runs have none
-    tables = [
-        known.get(key, {}) for key in ("commands", "commits", "devices", "seconds", "jobs", "cuts")
-    ]
+    tables = [known.get(key, {}) for key in ("commands", "commits", "devices", "seconds", "jobs")]
     if not all(isinstance(table, dict) for table in tables) or not all(
         isinstance(seconds, float) for seconds in known.get("seconds", {}).values()
     ):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attacks.tokens.cuts import CUTS
+from attacks.span.causal import tree
+from attacks.tokens import candidates, prefix_search
 from benchmarks import bench_ablation
 from benchmarks.bench_ablation import PLAN, ablation, recorded
 from benchmarks.span_changes import COMPONENTS, THRESHOLDS, changed
@@ -24,10 +25,11 @@ def test_what_is_changed_exists(name: str) -> None:
 
 
 def test_a_threshold_is_scaled_inside_alone() -> None:
-    before = CUTS.gap, CUTS.prefixes
+    before = candidates.GAP, prefix_search.PREFIXES, tree.PREFIXES
     with changed("gap x 2"), changed("prefixes x 1/2"):
-        assert (CUTS.gap, CUTS.prefixes) == (2 * before[0], before[1] // 2)
-    assert (CUTS.gap, CUTS.prefixes) == before
+        assert 2 * before[0] == candidates.GAP
+        assert prefix_search.PREFIXES == tree.PREFIXES == before[1] // 2
+    assert before == (candidates.GAP, prefix_search.PREFIXES, tree.PREFIXES)
 
 
 def test_every_change_is_measured_in_some_cell() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from attacks.proofs.cuts import CUTS
 from benchmarks.bench_certificates import against, certificate_rows, differences, recorded
 from benchmarks.certificate_draws import IMAGES, MODELS, TEXTS, DrawnCertificate, draw, draws
 from docs.measured import ResultFile
@@ -51,8 +50,8 @@ def test_a_draw_is_the_same_again(drawn: list[DrawnCertificate]) -> None:
 def test_a_wrong_rule_is_seen(
     drawn: list[DrawnCertificate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loose = replace(CUTS, float_sums=0.5, loosest=0.9)
-    monkeypatch.setattr("attacks.proofs.verdict.CUTS", loose)
+    monkeypatch.setattr("attacks.proofs.verdict.FLOAT_SUMS", 0.5)
+    monkeypatch.setattr("attacks.proofs.verdict.LOOSEST", 0.9)
     texts = [d for d in drawn if d.model.startswith("tiny")][:6]
     planted = [draw(d.seed) for d in texts]
     assert any(d.wrong for d in planted)

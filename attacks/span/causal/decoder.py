@@ -11,18 +11,17 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.proofs.consistency import Consistency
-from attacks.proofs.cuts import CUTS as PROOFS
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.proofs.gradient_pursuit import GradientPursuit, choose
+from attacks.proofs.verdict import P_VALUE
 from attacks.span.causal.likelihood_growth import LikelihoodGrowth
 from attacks.span.causal.matched_growth import MatchedGrowth
 from attacks.span.causal.prefix_fit import PrefixFit
 from attacks.span.causal.samples import sampled
 from attacks.span.causal.tree import Tree, spread
 from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.next_token_shift import DirectionalShift
-from attacks.tokens.prefix_search import ScoredPrefix
+from attacks.tokens.prefix_search import FEWEST_LINES, ScoredPrefix
 from attacks.tokens.pursuit import noisy_rows
 from attacks.tokens.soft_traces import SoftTraces
 from fedsim.knowledge import MULTIPLES
@@ -34,6 +33,8 @@ _SWEEPS = 2  # most rounds of that
 _FIT_ROUNDS = 12  # most rounds of extending sentences where their support ends
 _TRIES = 2  # most searches behind one beginning of a sentence
 _AHEAD = 12  # most tokens of such a search
+_PURSUED_ROWS = 0.7
+"""Most rows where noise blurs them, as a share of the width."""
 
 
 def decode(
@@ -111,7 +112,7 @@ def _shown_words(traces: SoftTraces, updates: Sequence[Tensor]) -> Tensor:
         return traces.ratios
     inputs = traces.layers.of_tokens(traces.words, 0)
     bonus = torch.zeros_like(traces.statistics)
-    rows = noisy_rows(torch.cat([*updates]), inputs, int(CUTS.pursued_rows * inputs.shape[1]))
+    rows = noisy_rows(torch.cat([*updates]), inputs, int(_PURSUED_ROWS * inputs.shape[1]))
     bonus[:, traces.words[rows]] = _MATCHED_WORDS
     return bonus
 
@@ -192,7 +193,7 @@ class Decoder:
         """Whether noise explains what the sentences leave of the update."""
         if self.test is None or len(lines) < self.count:
             return False
-        return self.test.p_value(lines, [-1] * self.count) >= PROOFS.p_value
+        return self.test.p_value(lines, [-1] * self.count) >= P_VALUE
 
     def _again(
         self,
@@ -237,7 +238,7 @@ class Decoder:
                 for sentence in sentences
                 if sentence.ids[: len(ids)] == ids and len(sentence.ids) > len(ids)
             ]
-            more = sorted(more, key=lambda sentence: -sentence.score)[: CUTS.fewest_lines]
+            more = sorted(more, key=lambda sentence: -sentence.score)[:FEWEST_LINES]
             ended = [line.new_tensor(self.tree.ended(sentence.ids)) for sentence in more]
             if ended:
                 matcher = self.match.against(best.residual(index))

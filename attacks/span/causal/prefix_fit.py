@@ -12,7 +12,7 @@ from attacks.observed.factors import Products
 from attacks.observed.readings import read
 from attacks.observed.spectrum import completed, spectrum
 from attacks.proofs.gradient_match import GradientMatcher
-from attacks.tokens.cuts import CUTS
+from attacks.tokens.prefix_search import END_GAIN
 from fedsim.capture import Observation
 from fedsim.types import Batch
 
@@ -187,7 +187,7 @@ class PrefixFit:
             zip(self._prefixes, ratio, strict=True), key=lambda p: len(p[0])
         ):
             # The end of a sentence is foreseen, so that its gradient tells little.
-            bonus = CUTS.end_gain * (prefix[-1] == self.end)
+            bonus = END_GAIN * (prefix[-1] == self.end)
             total[prefix] = total.get(prefix[:-1], 0.0) + gain + bonus
             if total[prefix] > most:
                 best, most = prefix, total[prefix]

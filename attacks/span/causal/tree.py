@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.next_token_shift import DirectionalShift
-from attacks.tokens.prefix_search import PrefixSearch, ScoredPrefix, varied
+from attacks.tokens.prefix_search import NEXT_TOKENS, PREFIXES, PrefixSearch, ScoredPrefix, varied
 from attacks.tokens.soft_traces import SoftTraces
 
 
@@ -54,10 +53,10 @@ class Tree:
         elif self.start:
             starts = torch.tensor([self.start], device=first.device)
         else:
-            starts = first[0].topk(min(CUTS.next_tokens, first.shape[1])).indices[:, None]
+            starts = first[0].topk(min(NEXT_TOKENS, first.shape[1])).indices[:, None]
         near = [e for e in traces.near if e.tells]
         later = [e for e in traces.later if e.tells]
-        beam = CUTS.prefixes * count
+        beam = PREFIXES * count
         tree = PrefixSearch(traces.layers, near, later, first, shift, self.end, beam, count)
         return tree.run(starts, self.job, ahead)
 

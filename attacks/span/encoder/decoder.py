@@ -14,7 +14,7 @@ from attacks.span.encoder.proposals import Sources
 from attacks.span.encoder.word_search import WordSearch
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.attention_inputs import AttentionInputs
-from attacks.tokens.cuts import CUTS
+from attacks.tokens.evidence import FEWEST_DIRECTIONS
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.sine_descent import SineDescent
 from attacks.tokens.soft_traces import SoftTraces
@@ -131,7 +131,7 @@ def _settled_lines(
     clusters = WordClusters.of(layers, update, tokens, stop, job, places)
     side = layer.side(update).double()
     seen = spectrum(side, min(side.shape))
-    if known is None or clusters is None or seen.rank < CUTS.fewest_directions:
+    if known is None or clusters is None or seen.rank < FEWEST_DIRECTIONS:
         return []
     test = SpanTest(layers, layer, Subspace(seen.basis, min(side.shape)), known)
     descent = SineDescent(test, tokens, stop, lengths, clusters)

@@ -14,7 +14,6 @@ from attacks.proofs.last_tokens import ended
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.attention_inputs import AttentionInputs
 from attacks.tokens.candidates import Candidates
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import Traces, read_traces
 from attacks.tokens.layout import RIGHT, Layout, batch_of, left_layouts, trailing_layouts
 from attacks.tokens.sentences import SpanSentence, grow
@@ -27,6 +26,8 @@ from fedsim.errors import CannotAttack
 _RESTARTS = 3
 """Tokens tried as those behind which positions restart."""
 _MORE = "the gradient spans more tokens than were found, as of texts packed into a row would"
+_RETRY = 3
+"""Factor on that limit in a second search, where the first proves nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class ExactSearch:
         layout = Layout(segments=segments)
         prover = Prover(model.observation, model.task, model.network, traces.weights, layout)
         guess: Reconstruction | None = None
-        for wider in (1, CUTS.retry) if traces.layers.causal and shortlist.clear else (1,):
+        for wider in (1, _RETRY) if traces.layers.causal and shortlist.clear else (1,):
             sentences, expired = self._search(test, shortlist, wider)
             sentences = sentences or ranked(shortlist, self._count or 1)
             new = self._proven(prover, test, traces, sentences)

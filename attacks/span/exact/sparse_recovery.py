@@ -17,10 +17,9 @@ from attacks.span.exact.word_gradients import WordGradients, present, solved
 from attacks.tokens.adapters import is_personal, read_adapters
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.candidates import start_of
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.layout import batch_of
-from attacks.tokens.pursuit import Pursuit, few_rows
+from attacks.tokens.pursuit import PURSUED_ROOM, Pursuit, few_rows
 from attacks.tokens.sentences import SpanSentence
 from attacks.tokens.subspace import Subspace
 from fedsim.knowledge import MULTIPLES
@@ -184,7 +183,7 @@ def _one_each(basis: Tensor, atoms: Tensor, rows: list[int], kinds: Tensor) -> l
     weights = torch.linalg.lstsq(atoms[rows].T.to(basis), basis).solution.norm(dim=1)
     by_kind: dict[int, list[int]] = {}
     for row, weight in zip(rows, (weights / weights.max()).tolist(), strict=True):
-        if weight > CUTS.pursued_room:
+        if weight > PURSUED_ROOM:
             by_kind.setdefault(int(kinds[row]), []).append(row)
     for choice in islice(product(*by_kind.values()), _PURSUED_CHOICES):
         if Pursuit.of(basis).plus(atoms[[*choice]]).done:

@@ -15,9 +15,17 @@ import torch
 import attacks
 from attacks.observed.first_linear import find_first_linear
 from attacks.proofs.certificate import Prover
-from attacks.proofs.cuts import CUTS
 from attacks.proofs.replayed_steps import prove
-from attacks.proofs.verdict import NO_PROOF, Proof, bound, certificate, compare, support
+from attacks.proofs.verdict import (
+    FLOAT_SUMS,
+    LOOSEST,
+    NO_PROOF,
+    Proof,
+    bound,
+    certificate,
+    compare,
+    support,
+)
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
@@ -109,7 +117,7 @@ def test_texts(seed: int, model: str) -> None:
     labels = truth.labels.tolist() if task.spec.num_classes else [-1] * len(lines)
     proof = prover.compare(lines, labels).proof
     assert proof.error <= proof.bound
-    assert proof.holds == (proof.bound <= CUTS.loosest)
+    assert proof.holds == (proof.bound <= LOOSEST)
     rng = random.Random(seed)
     row = rng.randrange(len(lines))
     place = rng.randrange(1, len(lines[row]) - 1)
@@ -183,10 +191,10 @@ def test_what_underflows_speaks_neither_against_a_guess_nor_for_it() -> None:
 @pytest.mark.parametrize(
     ("proof", "sharp", "level"),
     [
-        (Proof(CUTS.float_sums, bound(0.0)), True, "certified"),
-        (Proof(1.01 * CUTS.float_sums, bound(0.0)), True, "in_span"),
-        (Proof(1.01 * CUTS.float_sums, bound(1e-3)), True, "certified"),
-        (Proof(0.0, bound(CUTS.loosest)), True, "in_span"),
+        (Proof(FLOAT_SUMS, bound(0.0)), True, "certified"),
+        (Proof(1.01 * FLOAT_SUMS, bound(0.0)), True, "in_span"),
+        (Proof(1.01 * FLOAT_SUMS, bound(1e-3)), True, "certified"),
+        (Proof(0.0, bound(LOOSEST)), True, "in_span"),
         (Proof(0.0, bound(0.0)), False, "in_span"),
         (Proof(float("nan"), bound(0.0)), True, "in_span"),
         (NO_PROOF, True, "in_span"),

@@ -10,9 +10,8 @@ import torch
 from attacks.base import Job
 from attacks.observed.labels import find_head
 from attacks.observed.single_target import SingleTarget
-from attacks.solved.cuts import CUTS
 from attacks.solved.estimate import Received, estimate
-from attacks.solved.posterior import Estimator, Posterior
+from attacks.solved.posterior import FITTED_SCALE, Estimator, Posterior
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
@@ -22,7 +21,7 @@ Pictures = Callable[..., Batch]
 
 
 @pytest.mark.parametrize(
-    ("behind", "informed"), [(0.5 * CUTS.fitted_scale, False), (2 * CUTS.fitted_scale, True)]
+    ("behind", "informed"), [(0.5 * FITTED_SCALE, False), (2 * FITTED_SCALE, True)]
 )
 def test_an_update_tells_what_it_tells_under_every_likely_scale(
     behind: float,

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure as Canvas
 from experiments.analysis.findings import Findings
 from experiments.analysis.summary import summarise
 from experiments.report.figures import frame_decibels
-from experiments.report.footer import provenance_lines, summary
+from experiments.report.footer import summary
 from experiments.report.report import PAGES, write_report
 from experiments.report.summary_file import canonical, write_summary
 from experiments.stages.coverage import Coverage, coverage
@@ -591,12 +591,6 @@ def test_a_short_definition_ends_where_its_paragraph_does(kind: type[Metric]) ->
     assert said.endswith(".")
     assert not re.search(r"al\.$|\n", said)
     assert said.count("(") == said.count(")")
-
-
-def test_thresholds_are_left_to_the_file() -> None:
-    provenance = {"cpus": 2, "cuts": {"film": {"tried": 2}}}
-    for full in (False, True):
-        assert provenance_lines(provenance, full=full) == [("cpus", "2")]
 
 
 def test_the_cap_of_psnr_does_not_flatten_the_scale() -> None:
