@@ -25,11 +25,11 @@ def test_what_is_changed_exists(name: str) -> None:
 
 
 def test_a_threshold_is_scaled_inside_alone() -> None:
-    before = candidates.GAP, prefix_search.PREFIXES, tree.PREFIXES
+    before = candidates.GAP, prefix_search.PREFIXES, vars(tree)["PREFIXES"]
     with changed("gap x 2"), changed("prefixes x 1/2"):
         assert 2 * before[0] == candidates.GAP
-        assert prefix_search.PREFIXES == tree.PREFIXES == before[1] // 2
-    assert before == (candidates.GAP, prefix_search.PREFIXES, tree.PREFIXES)
+        assert prefix_search.PREFIXES == vars(tree)["PREFIXES"] == before[1] // 2
+    assert before == (candidates.GAP, prefix_search.PREFIXES, vars(tree)["PREFIXES"])
 
 
 def test_every_change_is_measured_in_some_cell() -> None:
