@@ -56,6 +56,22 @@ def unchanged() -> Iterator[None]:
             _restore(place, names)
 
 
+@exclusive
+def poisoned() -> Iterator[None]:
+    """Fill fresh memory with NaN, so that a weight shows that nothing has written.
+
+    The public way to torch's deterministic algorithms, which this needs, imports its compiler.
+    """
+    order, fills = _order(), torch._C._get_deterministic_fill_uninitialized_memory()
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
+    torch._C._set_deterministic_fill_uninitialized_memory(True)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(order[0], warn_only=order[1])
+        torch._C._set_deterministic_fill_uninitialized_memory(fills)
+
+
 def _restore(place: Any, names: dict[str, Any]) -> None:  # noqa: ANN401
     now = vars(place)
     for name, value in names.items():

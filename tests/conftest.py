@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ def _seeded_fixtures() -> None:
 def _seeded() -> None:
     """A test draws the same whatever ran before it."""
     _seed()
+
+
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Threads take turns as often as Python can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,13 +21,7 @@ from fedsim.threads import one_thread
 ARCHITECTURE = transformer.architecture(str(TEXT_MODELS["tiny-gpt2"]), 0)
 
 
-@pytest.fixture(autouse=True)
-def eager() -> Iterator[None]:
-    """Threads take turns as often as Python can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("eager_threads")
 
 
 def beside(work: Callable[[], object], times: int) -> list[Any]:

@@ -18,6 +18,7 @@ from experiments.checks.capture_faults import (
     stored,
     swapped_tensors,
     tied,
+    unwritten_tensors,
 )
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
@@ -30,6 +31,7 @@ from fedsim.errors import StoreError
 from fedsim.federation import FederationConfig
 from fedsim.local.client import LocalClient
 from fedsim.participation import mean
+from fedsim.settings import poisoned
 from fedsim.tasks import load_task
 from fedsim.tasks.base import state
 from fedsim.threads import one_thread
@@ -83,14 +85,15 @@ class Examiner:
         """Replay one capture."""
         seen = self.cell.captures.load(key)
         batch = self.cell.truth.load(key)
-        weights = state(self.trainer.task.build())
-        model = self.trainer.task.model({k: v for k, v in seen.sent.items() if k in weights})
+        with poisoned():
+            weights = state(self.trainer.task.build())
+            model = self.trainer.task.model({k: v for k, v in seen.sent.items() if k in weights})
         declared = self._declared(seen)
         replayed = self._replay(seen, declared)
         update = seen.update()
         size = norm(update)
         error = distance(seen.received, replayed) / max(size, 1e-30)
-        faults = list(missing_tensors(seen, model))
+        faults = [*missing_tensors(seen, model), *unwritten_tensors(seen, weights, model)]
         if error > self._tolerance:
             faults += self._explain(seen, replayed, declared, error)
         rank, width = first_rank(update, model)

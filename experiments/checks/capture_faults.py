@@ -27,6 +27,26 @@ def missing_tensors(seen: Observation, model: nn.Module) -> Iterator[str]:
         )
 
 
+def unwritten_tensors(seen: Observation, weights: Tensors, model: nn.Module) -> Iterator[str]:
+    """Report tensors of a network made in poisoned memory that nothing has written.
+
+    Args:
+        seen: a capture, in whose broadcast a training that diverged may leave NaN.
+        weights: of the network as the task builds it.
+        model: with what was sent.
+    """
+    loaded = dict(model.named_parameters()) | dict(model.named_buffers())
+    spoilt = {name for name, value in seen.sent.items() if value.isnan().any()}
+    lacking = {name for name, value in weights.items() if value.isnan().any()}
+    lacking |= {name for name, value in loaded.items() if value.isnan().any()} - spoilt
+    if lacking:
+        yield (
+            f"tensors that the network never writes: {', '.join(sorted(lacking)[:3])}"
+            f"{' ...' * (len(lacking) > 3)}. They are whatever the memory held; draw or set them "
+            "where the network is made."
+        )
+
+
 def swapped_tensors(seen: Observation, replayed: Tensors) -> Iterator[str]:
     """Report tensors whose values belong to another name."""
     for name, value in seen.received.items():

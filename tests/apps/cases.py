@@ -1,5 +1,6 @@
 """Small experiments that run in a second or two, for the tests of the stages."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,3 +69,20 @@ def files_of(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def left_by(run: Run) -> dict[str, Any]:
+    """Captures and guesses of all cells by their files, and the ledger, without times."""
+    files: dict[str, Any] = {}
+    for cell in run.cells:
+        files |= {f"{cell.name}/{k}": v for k, v in files_of(cell.folder / "captures").items()}
+        for name, content in files_of(cell.folder / "guesses").items():
+            record = json.loads(content) if name.endswith(".json") else {}
+            timed = ("seconds", "peak_bytes", "seal", "trace")
+            kept = {key: value for key, value in record.items() if key not in timed}
+            files[f"{cell.name}/{name}"] = kept or content
+    with Ledger(run.root / "jobs.sqlite") as ledger:
+        files["ledger"] = sorted(
+            (row.cell, row.label, row.round, row.client, row.state) for row in ledger.rows()
+        )
+    return files

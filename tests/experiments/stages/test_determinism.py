@@ -1,16 +1,16 @@
 """The same file gives the same bits: twice, on either engine, with one client worker or two."""
 
-import json
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from attacks.scheduling.ledger import Ledger
 from experiments.pipeline import execute
-from experiments.plan.folder import Run
 from fedsim.capture import CaptureStore
-from tests.apps.cases import IMAGES, TEXT, Make, files_of, merge, simulate
+from tests.apps.cases import IMAGES, TEXT, Make, files_of, left_by, merge, simulate
 from tests.experiments.stages.cases import STAGES, scores
 
 
@@ -53,23 +53,6 @@ def test_engines_give_the_same_bits(
     assert captured(make_run, base, "ray", federation=federation) == reference
 
 
-def left_by(run: Run) -> dict[str, Any]:
-    """Captures and guesses of all cells by their files, and the ledger, without times."""
-    files: dict[str, Any] = {}
-    for cell in run.cells:
-        files |= {f"{cell.name}/{k}": v for k, v in files_of(cell.folder / "captures").items()}
-        for name, content in files_of(cell.folder / "guesses").items():
-            record = json.loads(content) if name.endswith(".json") else {}
-            timed = ("seconds", "peak_bytes", "seal", "trace")
-            kept = {key: value for key, value in record.items() if key not in timed}
-            files[f"{cell.name}/{name}"] = kept or content
-    with Ledger(run.root / "jobs.sqlite") as ledger:
-        files["ledger"] = sorted(
-            (row.cell, row.label, row.round, row.client, row.state) for row in ledger.rows()
-        )
-    return files
-
-
 DURING: dict[str, Any] = {
     "federation": {"rounds": 3, "train_mode": True},
     "defenses": [{"name": "none"}, {"name": "gaussian_noise", "std": 0.001}],
@@ -79,22 +62,50 @@ LEARNED: dict[str, Any] = {
 }
 
 
+def attacked(
+    make_run: Make, base: dict[str, Any], folder: str, **changes: object
+) -> dict[str, Any]:
+    run = make_run(merge(base, DURING), folder, **changes)
+    execute(run, STAGES, quiet=True)
+    return left_by(run)
+
+
+@pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("base", [TEXT, merge(IMAGES, LEARNED)], ids=["text", "images"])
 def test_attacks_during_and_after_the_training_leave_the_same(
     base: dict[str, Any], make_run: Make
 ) -> None:
     """Training and attacks build networks and draw, which two threads would mix up."""
-    files = {}
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
+    during, after = (
+        attacked(make_run, base, when, attack_stage={"when": when}) for when in ("round", "end")
+    )
+    assert during == after
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    command = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(command) for _ in range(processes)]
     try:
-        for when in ("round", "end"):
-            run = make_run(base, when, attack_stage={"when": when}, **DURING)
-            execute(run, STAGES, quiet=True)
-            files[when] = left_by(run)
+        yield
     finally:
-        sys.setswitchinterval(before)
-    assert files["round"] == files["end"]
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("eager_threads")
+@pytest.mark.parametrize("engine", ["in-process", "ray"])
+def test_twenty_runs_under_load_leave_the_same(
+    engine: str, make_run: Make, ray_cluster: None
+) -> None:
+    after = attacked(make_run, TEXT, "end", attack_stage={"when": "end"})
+    changes = {"federation": {"engine": engine}, "attack_stage": {"when": "round"}}
+    with busy(2):
+        for number in range(20):
+            assert attacked(make_run, TEXT, f"round-{number}", **changes) == after
 
 
 @pytest.mark.ray
