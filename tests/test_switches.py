@@ -28,7 +28,7 @@ ELSEWHERE = {
     "attacks/scheduling/cluster.py": "the command's thread, outside the time of its jobs",
     "attacks/scheduling/fork_server.py": "a process with one thread",
     "experiments/cli.py": "the command's thread, as it starts and as it ends",
-    "experiments/extras/watch/__main__.py": "the page's own process, as it starts",
+    "experiments/extras/watch/watch.py": "the page's own process, as it starts",
     "fedsim/__init__.py": "at the import, and only where it is not set",
     "fedsim/data/tables.py": "off for good, whichever thread comes first",
     "fedsim/devices.py": "at the import, and only where it is not set",
