@@ -95,7 +95,8 @@ def test_a_switch_is_turned_under_the_lock_or_where_nothing_else_runs() -> None:
     locks = {"PROCESS", *(name for tree in files.values() for name in exclusive(tree))}
     turned = {path: [*unlocked(tree, locks)] for path, tree in files.items()}
     assert {"seeded", "unchanged", "one_thread", "float32", "quiet"} < locks
-    assert {path for path, nodes in turned.items() if nodes} == set(ELSEWHERE), [
+    known = {path for path in ELSEWHERE if (ROOT / path).exists()}  # extras may be deleted
+    assert {path for path, nodes in turned.items() if nodes} == known, [
         f"{path}:{getattr(node, 'lineno', 0)}"
         for path, nodes in turned.items()
         for node in nodes
