@@ -132,6 +132,9 @@ class DLG(Attack):
         squares = torch.stack([value.square().sum() for value in observed.values()])
         goal = self.tolerance * float(squares.sum())
         classes = self.fixed_labels(observation, task, rng, job)
+        if task.spec.target == "none":
+            assert observation.knowledge.num_examples is not None
+            classes = task.any_labels(observation.knowledge.num_examples)
         classes = None if classes is None else classes.to(job.device)
         client = self._client(model, observation, observed)
         starts = [
@@ -234,7 +237,9 @@ class _Start:
         labels = self._task.targets_of(self._logits) if self._classes is None else self._classes
         gradient = self._client(Batch(self._images, labels))
         objective = squared_error(gradient, self._observed)
-        slopes = torch.autograd.grad(objective, self._searched)
+        slopes = torch.autograd.grad(  # a loss may use its targets in an order alone
+            objective, self._searched, allow_unused=True, materialize_grads=True
+        )
         self.best.offer(objective[None], self._images[None], self._logits[None])
         return objective.detach(), slopes
 

@@ -209,7 +209,7 @@ def update_of(
     got = named(received or {}, network, what, partial=key is not None)
     tensors, note = _completed(sent, base, network)
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
-    _check_moved(reply, tensors, kind, key)
+    _check_moved(reply, tensors, kind, key, task.doubt)
     times = multiple_of(reply, tensors, claimed_examples) if kind == "weights" else 1
     weights = got.tensors
     if times != 1:
@@ -225,7 +225,8 @@ def update_of(
         knowledge,
     )
     observation, counted = _counted(observation, network)
-    doubt = "" if key is None else _absent(lacks(sent, network), lacks(got, network), reply)
+    absent = "" if key is None else _absent(lacks(sent, network), lacks(got, network), reply)
+    doubt = "; ".join(filter(None, (task.doubt, absent)))
     return Update(
         observation, task, f"{what}: {got.how}{note}{counted}", claimed_examples, doubt=doubt
     )
@@ -343,7 +344,9 @@ def _completed(
     return tensors, f"; {len(lacking)} tensors that were not sent come from base"
 
 
-def _check_moved(reply: Tensors, sent: Tensors, kind: Kind, key: CaptureKey | None) -> None:
+def _check_moved(
+    reply: Tensors, sent: Tensors, kind: Kind, key: CaptureKey | None, doubt: str
+) -> None:
     if not reply:
         raise ConfigError(
             "reply: all tensors are of whole numbers, so it was quantised in a way that is not "
@@ -358,6 +361,8 @@ def _check_moved(reply: Tensors, sent: Tensors, kind: Kind, key: CaptureKey | No
             f"{key}: the reply equals what was sent, or is zero, so the client did not train. "
             "Attack another capture."
         )
+    if still and kind == "gradient" and doubt:
+        raise ConfigError(f"gradients: all are zero. For this loss that may be right: {doubt}.")
     if still and kind == "gradient":
         raise ConfigError(
             "gradients: all are zero. Call loss.backward() before, and read them before "

@@ -109,6 +109,11 @@ class Task(ABC):
     spec: TaskSpec
     modality: ClassVar[Literal["image", "text"]]
 
+    @property
+    def doubt(self) -> str:
+        """What of the loss keeps a guess from making the update, one clause; usually empty."""
+        return ""
+
     @abstractmethod
     def build(self) -> nn.Module:
         """The architecture in float32 on the CPU, in eval mode, with arbitrary weights."""

@@ -21,6 +21,7 @@ from fedsim.tasks.checkpoints import without_checkpoints
 from fedsim.tasks.given_transformer import is_transformer, transformer_task, unwrapped
 from fedsim.tasks.images import ImageClassification
 from fedsim.tasks.inputs import InputForm, Range
+from fedsim.tasks.loss_findings import findings
 from fedsim.tasks.targets import (
     TargetForm,
     bypassed,
@@ -49,6 +50,7 @@ class GivenNetwork(ImageClassification):
         takes: the form of its targets.
         unread: the linear layers on which the objective does not depend, as of an auxiliary head.
         promoted: whether float32 tensors that the loss holds have to be taken for float64.
+        doubt: what is unusual of the loss, see ``fedsim.tasks.loss_findings``.
     """
 
     network: nn.Module = field(repr=False, compare=False)
@@ -56,6 +58,7 @@ class GivenNetwork(ImageClassification):
     takes: TargetForm = field(default_factory=TargetForm)
     unread: tuple[str, ...] = ()
     promoted: bool = False
+    doubt: str = ""
 
     def build(self) -> nn.Module:
         """A copy in float32 on the CPU, in eval mode."""
@@ -251,7 +254,19 @@ def _network_task(
     )
     task = GivenNetwork(spec, network, objective, takes, beside)
     _check_loss(task, trial, Batch(pixels, takes.blank(1)))
-    return replace(task, promoted=_mixes(task, trial.double(), pixels.double()))
+    doubt = _unusual(task, trial, width, form)
+    return replace(task, promoted=_mixes(task, trial.double(), pixels.double()), doubt=doubt)
+
+
+def _unusual(task: GivenNetwork, network: nn.Module, width: int, form: InputForm) -> str:
+    def given(batch: Batch) -> Batch:
+        inputs = form.given(batch.inputs)
+        return Batch(inputs, task.takes.given(batch.labels, inputs.dtype))
+
+    try:
+        return findings(task.objective, network, task.takes, width, given, form.pixels)
+    except Exception:  # the loss is foreign code, and has run on one example
+        return ""
 
 
 def _outputs(

@@ -197,7 +197,11 @@ def read_targets(
             if (pair := probe.tried(form)) is not None and not _same(*pair):
                 single = _memberships(*pair)
                 kind: Target = "class" if single else "numbers"
-                return TargetForm(kind, 2 if single else 1, form.form, single)
+                size = 2 if single else 1
+                return TargetForm(kind, size, form.form, single=single)
+        # A survival loss takes when, and whether.
+        if not probe.works and probe.tried(pair_of := TargetForm("numbers", 2, "columns")):
+            return pair_of
         return probe.else_none(TargetForm("none"))
     index = probe.tried(TargetForm(size=width))
     if index is not None and not _same(*index) and _balanced(*index):
@@ -228,7 +232,7 @@ class _Probe:
         self._images = image.expand(count, *image.shape[1:])
         signs = torch.tensor([1.0, -1.0]).repeat(count * width)[: count * width]
         self._outputs = signs.view(count, width)
-        self._works = False
+        self.works = False
         self._error: Exception | None = None
 
     def tried(self, form: TargetForm) -> tuple[Tensor, Tensor] | None:
@@ -246,7 +250,7 @@ class _Probe:
             except Exception as error:  # the loss is foreign code
                 self._error = self._error or error
                 return None
-        self._works = True
+        self.works = True
         return sides[0], sides[1]
 
     def _slopes(self, far: float, batch: Batch) -> Tensor:
@@ -259,7 +263,7 @@ class _Probe:
         Raises:
             Exception: it failed with all.
         """
-        if not self._works and self._error is not None:
+        if not self.works and self._error is not None:
             raise self._error
         return form
 

@@ -1,0 +1,218 @@
+"""Why a guess that one layer shows does not make the rest of an update: causes that a test tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attacks.observed.labels import Head, find_head
+from attacks.observed.replay import Replay, gradient_or_multiple, replay
+from attacks.observed.single_target import fitted_factor, relative_error
+from attacks.observed.smoothed_labels import smoothing_note
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+
+OPEN = (
+    "the first layer shows this input alone, and it does not make the other layers' part of the "
+    "update: the loss, its targets, a mask of weights or units, or the optimizer is another than "
+    "is taken, and no test tells which"
+)
+"""Where none of the causes passes its test."""
+_ALIKE = 1e-3
+"""Part of a tensor that float32 weights leave unexplained; bfloat16 leaves 4e-3. Of 48 clients by
+twelve causes each is named or none is, at half and at twice of it."""
+_OTHER = 0.05
+"""Relative distance of factors that rounding does not explain, and of a target from 0 or 1."""
+_CROSSED = 0.1
+"""Largest entry between what a gradient spans and what it does not, as a share of the entries of
+the latter, in a matrix whose orthogonalisation blew up the rounding of what was not there."""
+_RANK = 1e-5
+"""Singular value of a gradient, as a share of the largest, that is rounding."""
+_SPREAD = 1.5
+"""Ratio of the mean squares that tensors of noise of one size may have; those of 100 entries reach
+1.2. The others of the twelve causes have 3 and more."""
+_FEWEST = 40  # entries of a tensor whose mean square is compared
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """What was observed, and what a guess makes, tensor by tensor.
+
+    Attributes:
+        seen: the gradient, or a multiple of it.
+        made: by the guess.
+        model: as broadcast, in float64.
+        batch: the guess.
+        head: the last linear layer; None where it cannot be told.
+    """
+
+    seen: Tensors
+    made: Tensors
+    model: Replay
+    batch: Batch
+    head: Head | None
+
+
+def departure(observation: Observation, task: Task, guess: Batch) -> str:
+    """The cause that alone passes its test, in words; empty where none does, or several do.
+
+    Args:
+        observation: of a client whose update the guess does not make.
+        task: as described to the attacker.
+        guess: of one example, or of several for smoothed labels.
+    """
+    if said := smoothing_note(observation, task, guess):
+        return said
+    if task.doubt or task.modality != "image" or len(guess) != 1:
+        return ""
+    try:
+        seen, _ = gradient_or_multiple(observation)
+        model = replay(observation, task, torch.device("cpu"), torch.float64)
+    except CannotAttack:
+        return ""
+    batch = replace(guess, inputs=guess.inputs.double())
+    made = {name: value.detach() for name, value in model.gradient(batch).items()}
+    seen = {name: seen[name] for name in made if seen[name].any() or made[name].any()}
+    if not seen or not all(value.isfinite().all() for value in seen.values()):
+        return ""
+    try:
+        head = find_head(model.network)
+    except CannotAttack:
+        head = None
+    pair = _Pair(seen, {name: made[name] for name in seen}, model, batch, head)
+    return next(filter(None, (cause(pair) for cause in _CAUSES)), "")
+
+
+def _rates(pair: _Pair) -> str:
+    """Every tensor is what the guess makes, times a factor of its own."""
+    fits = [_fit(value, pair.made[name]) for name, value in pair.seen.items()]
+    factors = [factor for factor, _ in fits]
+    if max(error for _, error in fits) > _ALIKE or min(factors) <= 0:
+        return ""
+    if max(factors) <= (1 + _OTHER) * min(factors):
+        return ""
+    return (
+        "each tensor is what this input makes, times a factor of its own, as by a learning rate "
+        "for each layer, LARS or trust ratios, so that no proof of the whole is possible"
+    )
+
+
+def _orthogonalised(pair: _Pair) -> str:
+    """Matrices keep what their gradient spans, and the rounding of the rest was blown up."""
+    names = [name for name, value in pair.seen.items() if min(value.shape, default=0) > 1]
+    matrices = [name for name in names if pair.seen[name].dim() == 2]
+    changed = [n for n in matrices if _is_orthogonalised(pair.seen[n], pair.made[n])]
+    others = [n for n in pair.seen if n not in changed]
+    if not changed or any(_fit(pair.seen[n], pair.made[n])[1] > 0.5 for n in others):
+        return ""
+    return (
+        f"the update of {changed[0]!r} is orthogonalised, as by Muon: it keeps the row space of "
+        "the gradient and not its size, so that brightness is open and no proof is possible"
+    )
+
+
+def _is_orthogonalised(seen: Tensor, made: Tensor) -> bool:
+    left, sizes, right = torch.linalg.svd(made, full_matrices=True)
+    rank = int((sizes > _RANK * sizes[0]).sum())
+    if not 0 < rank < min(seen.shape):
+        return False
+    turned = left.T @ seen @ right.T
+    kept, rest = turned[:rank, :rank], turned[rank:, rank:]
+    crossed = max(float(turned[:rank, rank:].abs().max()), float(turned[rank:, :rank].abs().max()))
+    blown = float(torch.linalg.matrix_norm(rest, 2))
+    diagonal = kept.diagonal()
+    even = float(diagonal.min()) > 0.5 * float(diagonal.max()) > 0
+    return even and blown > _CROSSED * float(diagonal.max()) and crossed < _CROSSED * blown
+
+
+def _transposed(pair: _Pair) -> str:
+    """A square matrix came with its axes exchanged."""
+    for name, value in pair.seen.items():
+        square = value.dim() == 2 and value.shape[0] == value.shape[1]
+        if square and _fit(value.T, pair.made[name])[1] <= _ALIKE < _fit(value, pair.made[name])[1]:
+            return (
+                f"the update of {name!r} is the transposed one of what this input makes, as Keras "
+                "and JAX store a matrix: turn it round"
+            )
+    return ""
+
+
+def _mixed(pair: _Pair) -> str:
+    """Two classes share the target: the slopes of all others are their softmax alone."""
+    head, task = pair.head, pair.model.task
+    if head is None or task.spec.target != "class" or head.bias not in pair.seen:
+        return ""
+    slope, made = pair.seen[str(head.bias)], pair.made[str(head.bias)]
+    classes = len(slope)
+    if classes != task.spec.num_classes or classes < 5:
+        return ""
+    softmax = made + torch.nn.functional.one_hot(pair.batch.labels, classes)[0]
+    factor = float((slope / softmax).median())
+    target = softmax - slope / factor if factor > 0 else softmax
+    high, other, *rest = target.sort(descending=True).values.tolist()
+    if max(map(abs, rest)) > _ALIKE or not _OTHER < other < high < 1 - _OTHER:
+        return ""
+    soft = replace(pair.batch, labels=target.clamp(min=0)[None])
+    again = {k: v.detach() for k, v in pair.model.gradient(soft).items() if k in pair.seen}
+    scale = fitted_factor(again, pair.seen)
+    if relative_error({k: scale * v for k, v in again.items()}, pair.seen) > _ALIKE:
+        return ""
+    first, second = target.argsort(descending=True)[:2].tolist()
+    return (
+        f"its labels are mixed, {high:.0%} of class {first} and {other:.0%} of class {second}: "
+        "a loss that mixes them as well proves it"
+    )
+
+
+def _masked(pair: _Pair) -> str:
+    """Where the update is not zero, the first layer is what some units' slopes make."""
+    for value, made in zip(pair.seen.values(), pair.made.values(), strict=True):
+        drives = made.abs() > _ALIKE * made.abs().max()
+        silent = (value == 0) & drives
+        if value.dim() < 2 or not silent.any() or not (drives & ~silent).any():
+            continue
+        whole = bool((silent == silent.any(1, keepdim=True) & drives).all())
+        what = "units" if whole else "entries"
+        why = "dropout or a mask of units" if whole else "pruning or a sparse federation's mask"
+        return f"{what} that this input drives have no update, as under {why}, which hides a proof"
+    return ""
+
+
+def _noise(pair: _Pair) -> str:
+    """What is left has one size in every tensor, whatever the tensor's own is."""
+    factor = fitted_factor(pair.made, pair.seen)
+    rest = [value - factor * pair.made[name] for name, value in pair.seen.items()]
+    squares = [float(value.square().mean()) for value in rest if value.numel() >= _FEWEST]
+    sizes = [float(v.square().mean()) for v in pair.seen.values() if v.numel() >= _FEWEST]
+    uneven = max(sizes, default=0) > _SPREAD**2 * min(sizes, default=0)
+    if len(squares) < 2 or not uneven or max(squares) > _SPREAD * min(squares):
+        return ""
+    deviation = (sum(squares) / len(squares)) ** 0.5
+    return (
+        f"what it leaves of the update is noise of one size in every tensor, {deviation:.2g} an "
+        "entry, which hides a proof"
+    )
+
+
+_CAUSES: tuple[Callable[[_Pair], str], ...] = (
+    _rates,
+    _transposed,
+    _mixed,
+    _masked,
+    _orthogonalised,
+    _noise,
+)
+
+
+def _fit(seen: Tensor, made: Tensor) -> tuple[float, float]:
+    """The factor of ``made`` that is nearest to ``seen``, and the relative error of it."""
+    square, whole = float(made.square().sum()), float(seen.square().sum())
+    if not square or not whole:
+        return 0.0, 1.0
+    factor = float((seen * made).sum()) / square
+    return factor, float((seen - factor * made).norm()) / whole**0.5
