@@ -139,7 +139,8 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
         raise CannotAttack(
             f"the first layer's update has rank {rank}, and {most} examples have a rank of at most "
             f"{most}",
-            "Weight decay, noise and left-out entries add to the rank. Choose another attack.",
+            "Weight decay, noise, left-out entries and steps that orthogonalise (Muon) add to the "
+            "rank; for one example 'closed_form' tells some of them apart. Choose another attack.",
         )
     left, values, right = left[:, :rank], values[:rank], right[:rank]
     outside = rows.matrix - (left * values) @ right

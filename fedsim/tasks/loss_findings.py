@@ -27,7 +27,7 @@ def findings(
 
     A loss is random if the gradients of one batch differ between two calls, as by dropout that is
     always on or a latent that is drawn. It couples the examples of a batch if two in either order
-    have another sum than either twice, which means, penalties and noise by places have not.
+    have another gradient than either twice, which means, penalties and noise by places have not.
 
     Args:
         objective: scalar loss of (network, batch).
@@ -53,10 +53,9 @@ def findings(
             f"the loss draws random numbers: the gradients of the same batch differ by {apart:.0%} "
             "from call to call, so that an attack needs the draw, or must solve for it"
         )
-    with torch.no_grad():
-        pairs = ((0, 1), (1, 0), (0, 0), (1, 1))
-        values = torch.stack([objective(network, batch(*pair)) for pair in pairs])
-    if (values[:2].sum() - values[2:].sum()).abs() <= _DIFFERS * values.abs().sum():
+    pairs = ((0, 1), (1, 0), (0, 0), (1, 1))
+    slopes = torch.stack([_gradient(objective, network, batch(*pair)) for pair in pairs])
+    if (slopes[:2].sum(0) - slopes[2:].sum(0)).norm() <= _DIFFERS * slopes.norm():
         return ""
     said = "the loss couples the examples of a batch"
     if takes.kind == "numbers" and (width, takes.size) == (1, 2):

@@ -66,7 +66,7 @@ def contrastive(model: Any, batch: Any) -> Tensor:
 
 def standardised(model: Any, batch: Any) -> Tensor:
     outputs = model(batch.inputs)
-    return F.cross_entropy(outputs - 2 * outputs.mean(0), batch.labels)
+    return F.cross_entropy(outputs - outputs.mean(0), batch.labels)
 
 
 def cox(model: Any, batch: Any) -> Tensor:
@@ -97,15 +97,21 @@ def test_a_random_loss_is_named(name: str) -> None:
     model, loss = RANDOM[name]
     victim = update(model(), loss, torch.tensor([2]))
     assert "the loss draws random numbers" in victim.doubt
+    if name != "dropout":  # the others change the first layer's input
+        return
     guess: Guess = fedsim.attack(victim, "closed_form", quiet=True)
     assert not any(guess.certified)
     assert "the loss draws random numbers" in guess.note
-    assert "mixed" not in guess.note
+    assert "the first layer shows this input alone" not in guess.note
 
 
-@pytest.mark.parametrize("loss", [plain, drawn, penalised])
+@pytest.mark.parametrize("loss", [plain, drawn])
 def test_usual_losses_are_not(loss: Any) -> None:
     assert not update(net(), loss, torch.tensor([2, 1])).doubt
+
+
+def test_a_penalty_couples_no_examples() -> None:
+    assert "couples" not in update(net(), penalised, torch.tensor([2, 1])).doubt
 
 
 @pytest.mark.parametrize("loss", [contrastive, standardised])
