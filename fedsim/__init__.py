@@ -32,6 +32,7 @@ _OFFERED = {
     "load": "experiments.captures.runs",
     "score": "experiments.captures.scoring",
     "suited": "experiments.captures.suitability",
+    "tap": "server.tap",
     "truth_mod": "clients.truth_mod",
 }
 """The interface for audits and attacks, above this package, which imports it at its first use."""

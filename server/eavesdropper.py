@@ -9,42 +9,22 @@ The strategy may also be one of ``flwr.server.strategy``, as apps of ``NumPyClie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
-from logging import INFO
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import FitIns, FitRes, Parameters, Scalar
-from flwr.common.logger import log
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedsim.build import suggest
 from fedsim.capture import CaptureStore, Kind
 from fedsim.cell import CaptureConfig
 from fedsim.errors import ConfigError
-from fedsim.files import write_json
-from fedsim.knowledge import Fact, Knowledge
 from fedsim.tasks.given import Model
-from server.capture_writer import CaptureWriter
-from server.cohorts import pooled_equal
-from server.description import Description, claim
-from server.guest import Guest
-from server.replies import Arrays, Reply, Sent
+from server.recorder import Recorder
 from server.wrapper import Wrapper
-
-_PROTOCOL: frozenset[Fact] = frozenset(
-    {"batch_size", "local_steps", "learning_rate", "optimizer", "train_mode"}
-)
-"""What the server of an application often knows without a client's word."""
-
-
-def _say(line: str) -> None:
-    log(INFO, "fedsim: %s", line)
 
 
 class Eavesdropper(Wrapper):
@@ -98,185 +78,65 @@ class Eavesdropper(Wrapper):
         if not hasattr(inner, "configure_train") and not hasattr(inner, "configure_fit"):
             raise ConfigError(
                 f"Eavesdropper: {type(inner).__name__} is no strategy of Flower. Pass the strategy "
-                "that the app starts, such as FedAvg()."
+                "that the app starts, such as FedAvg(); an app with a loop of its own has none, "
+                "and takes grid = fedsim.tap(grid, FOLDER)."
             )
-        if kind not in (None, *get_args(Kind)):
-            raise ConfigError(f"kind: {kind!r} is none. {suggest(str(kind), get_args(Kind))}")
-        self._asked, self._overwrite, self._kind = Path(captures), overwrite, kind
-        self._description = Description(model, description, _say)
-        if (description.get("input_shape") or description.get("image_shape")) and not (
-            description.get("input_range")
-        ):
-            _say(
-                "input_range is not given: attacks that search take inputs in [0, 1]. Where they "
-                "are standardised, say so now: input_range=(-3, 3)"
-            )
-        self.policy = policy or CaptureConfig()
-        self.on_round = on_round
-        self._guest = Guest(strict=overwrite)
-        self._sent: dict[int, Sent] = {}
-        self._pools = False
-        self._lacking = _PROTOCOL
+        self._recorder = Recorder(
+            captures, policy, on_round, overwrite=overwrite, kind=kind, model=model, **description
+        )
 
-    @cached_property
+    @property
     def store(self) -> CaptureStore:
         """The folder of this run, chosen when it is first used."""
-        if self._overwrite:
-            return CaptureStore(self._asked.absolute())
-        folder = claim(self._asked.absolute())
-        _say(f"captures of this run: {folder}")
-        return CaptureStore(folder)
-
-    @cached_property
-    def _writer(self) -> CaptureWriter:
-        return CaptureWriter(self.store, self.policy.dtype, self.on_round)
+        return self._recorder.store
 
     def start(self, *args: Any, **kwargs: Any) -> Result:  # noqa: ANN401
         """Run all rounds, and return once the last capture is on disk."""
         try:
             result = super().start(*args, **kwargs)
-            self._announce()
+            self._recorder.announce()
             return result
         finally:
             self.flush()
 
     def flush(self) -> None:
         """Wait until all captures so far are on disk; raises where other faults do."""
-        if "_writer" in vars(self):
-            self._guest.work(self._flush)
-
-    def _announce(self, *, wait: bool = True) -> None:
-        if "_writer" in vars(self):
-            self._guest.work(partial(self._writer.announce, wait=wait))
-
-    def _flush(self) -> None:
-        self._writer.flush()
-        if counts := self._guest.left_out:
-            write_json(self.store.root / CaptureStore.LEFT_OUT, dict(counts))
+        self._recorder.flush()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Keep what is really sent to each node."""
-        self._announce(wait=False)
+        self._recorder.announce(wait=False)
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
-        self._guest.work(self._note, server_round, messages)
+        self._recorder.note(server_round, messages)
         return messages
-
-    def _note(self, server_round: int, messages: Sequence[Message]) -> None:
-        self._sent = {}
-        if not self.policy.keeps_round(server_round):
-            return
-        equal: dict[tuple[int, ...], Sent] = {}  # most strategies send everyone the same records
-        for message in messages:
-            records = message.content.values()
-            same = tuple(map(id, records))
-            if same not in equal:
-                equal[same] = Sent.of(message)
-            self._sent[message.metadata.dst_node_id] = equal[same]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Copy the replies, then aggregate: some strategies empty the messages."""
         replies = list(replies)
-        self._guest.work(self._overhear, server_round, replies)
+        self._recorder.overhear(server_round, replies)
         return self.inner.aggregate_train(server_round, replies)
-
-    def _overhear(self, server_round: int, replies: Sequence[Message]) -> None:
-        if not self.policy.keeps_round(server_round):
-            return
-        answers = [message for message in replies if not message.has_error()]
-        if self._overwrite:
-            sent = next(iter(self._sent.values()))  # all are sent the same
-            self._keep(server_round, [Reply.of_simulation(each, sent) for each in answers])
-            return
-        read = [
-            self._guest.read(each.metadata.src_node_id, Reply.of_stranger, each, self._sent)
-            for each in answers
-        ]
-        self._keep(server_round, self._of_strangers(read))
 
     def configure_fit(self, *args: Any, **kwargs: Any) -> list[tuple[ClientProxy, FitIns]]:  # noqa: ANN401
         """As ``configure_train``, for a strategy of ``flwr.server.strategy``."""
         old: Any = self.inner
         instructions: list[tuple[ClientProxy, FitIns]] = old.configure_fit(*args, **kwargs)
-        self._guest.work(self._note_fit, instructions)
+        self._recorder.note_fit(instructions)
         return instructions
-
-    def _note_fit(self, instructions: Sequence[tuple[ClientProxy, FitIns]]) -> None:
-        equal: dict[int, Sent] = {}
-        for _, each in instructions:
-            if id(each) not in equal:
-                equal[id(each)] = Sent.of_fit(each)
-        self._sent = {int(proxy.cid): equal[id(each)] for proxy, each in instructions}
 
     def aggregate_fit(
         self, server_round: int, results: list[tuple[ClientProxy, FitRes]], failures: list[Any]
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """As ``aggregate_train``; the captures of the round are on disk when it returns."""
-        self._guest.work(self._overhear_fit, server_round, results)
+        self._recorder.overhear_fit(server_round, results)
         old: Any = self.inner
         try:
             aggregated: tuple[Parameters | None, dict[str, Scalar]]
             aggregated = old.aggregate_fit(server_round, results, failures)
-            self._announce()
+            self._recorder.announce()
             return aggregated
         finally:
             self.flush()  # no hook follows the last round
-
-    def _overhear_fit(
-        self, server_round: int, results: Sequence[tuple[ClientProxy, FitRes]]
-    ) -> None:
-        if not self.policy.keeps_round(server_round):
-            return
-        read = [
-            self._guest.read(proxy.cid, Reply.of_fit, proxy, result, self._sent)
-            for proxy, result in results
-        ]
-        self._keep(server_round, self._of_strangers(read))
-
-    def _of_strangers(self, read: Sequence[Reply | None]) -> list[Reply]:
-        """The first readable reply of each node, equal ones as one of a cohort."""
-        first: dict[int, Reply] = {}
-        for reply in read:
-            if reply is not None:
-                first.setdefault(reply.client, replace(reply, kind=self._kind))
-        replies = pooled_equal(list(first.values()))
-        if len(replies) < len(first) and not self._pools:
-            self._pools = True
-            _say(
-                "several nodes reply with the same bytes, as under secure aggregation: each sum is "
-                "captured once, as a cohort's"
-            )
-        return replies
-
-    def _keep(self, server_round: int, replies: Sequence[Reply]) -> None:
-        selected = [
-            replace(reply, arrays=self._selected(reply.arrays))
-            for reply in replies
-            if any(self.policy.keeps(server_round, n) for n in (reply.client, *reply.nodes))
-        ]
-        if self._sent:
-            self._description.write(next(iter(self._sent.values())).arrays, self.store.root)
-        self._writer.submit(server_round, selected)
-        if selected and not self._overwrite:
-            self._ask(selected[0].knowledge)
-
-    def _ask(self, known: Knowledge) -> None:
-        """Once: name the facts that attacks will lack."""
-        missing, self._lacking = known.missing(self._lacking), frozenset()
-        if missing:
-            _say(
-                f"the server's configuration does not state {', '.join(missing)}. Where it knows "
-                "them, say so later: fedsim attack ... --knows FACT=VALUE"
-            )
-
-    def _selected(self, arrays: Arrays) -> Arrays:
-        chosen = {name: value for name, value in arrays.items() if self.policy.keeps_tensor(name)}
-        if not chosen:
-            raise ConfigError(
-                f"capture.tensors: the clients send no tensor of {', '.join(self.policy.tensors)}. "
-                f"Choose among {', '.join([*arrays][:4])} and so on."
-            )
-        return chosen

@@ -73,8 +73,8 @@ def cox(model: Any, batch: Any) -> Tensor:
     time, event = batch.labels.float().mT
     order = time.argsort(descending=True)
     risk, event = model(batch.inputs).squeeze(-1)[order], event[order]
-    hazard: Tensor = (risk - risk.logcumsumexp(0)) * event
-    return -hazard.sum() / event.sum().clamp(min=1)
+    mean: Tensor = ((risk - risk.logcumsumexp(0)) * event).sum() / event.sum().clamp(min=1)
+    return -mean
 
 
 def update(model: nn.Module, loss: Any, labels: Tensor) -> Update:
