@@ -40,12 +40,9 @@ class Pushed:
 
 
 def asked(grid: Grid, kind: str, round_: int, group: str) -> list[Message]:
-    record = {
-        "arrays": start_arrays(),
-        "config": ConfigRecord({"server-round": round_, "lr": 0.1}),
-    }
+    arrays, config = start_arrays(), ConfigRecord({"server-round": round_, "lr": 0.1})
     return [
-        Message(RecordDict(dict(record)), node, kind, group_id=group)
+        Message(RecordDict({"arrays": arrays, "config": config}), node, kind, group_id=group)
         for node in sorted(grid.get_node_ids())
     ]
 
