@@ -116,9 +116,8 @@ def test_a_penalty_couples_no_examples() -> None:
 
 @pytest.mark.parametrize("loss", [contrastive, standardised])
 def test_a_loss_that_couples_examples_is_named(loss: Any) -> None:
-    assert update(net(), loss, torch.tensor([2, 1])).doubt == (
-        "the loss couples the examples of a batch"
-    )
+    doubt = update(net(), loss, torch.tensor([2, 1])).doubt
+    assert doubt.startswith("the loss couples the examples of a batch")
 
 
 def test_a_survival_loss_has_two_targets_and_nothing_of_one_row() -> None:
