@@ -178,8 +178,7 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
         )
     length = step_length(observation) if scaled else 1.0
     seen = Received(gradient, length, sequence.head, target)
-    guess = _estimated(estimate(observation, task, seen, rng, job), solved, gradient)
-    return guess if guess.note else replace(guess, note=departure(observation, task, guess.guess))
+    return _estimated(estimate(observation, task, seen, rng, job), solved, gradient)
 
 
 @dataclass(frozen=True, slots=True)
