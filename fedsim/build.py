@@ -21,9 +21,6 @@ from fedsim.errors import ConfigError, FedsimError, Terminated, message_of
 T = TypeVar("T")
 _OWN = {"attacks", "clients", "experiments", "fedsim", "server"}
 """Packages of this project, whose classes are known to change nothing as they are built."""
-LATER = {"later": True}
-"""Metadata of an option that came after results had been published. Labels and seeds derive from
-all options, so that one more would change them: at its default it is left out."""
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -197,10 +194,27 @@ def contained(cls: type, where: str, name: str) -> Iterator[None]:
 
 
 def options_of(part: object) -> dict[str, Any]:
-    """All options of a built part as JSON data, with defaults but for those marked ``LATER``."""
+    """All options of a built part as JSON data."""
     adapter: TypeAdapter[object] = TypeAdapter(type(part))
     data: dict[str, Any] = adapter.dump_python(part, mode="json")
-    for field in dataclasses.fields(cast(Any, part)):
-        if LATER.items() <= field.metadata.items() and getattr(part, field.name) == field.default:
-            del data[field.name]
     return data
+
+
+def changed_options(part: object) -> dict[str, Any]:
+    """The options that differ from their defaults, as JSON data.
+
+    Labels, seeds and fingerprints derive from these, so that an option can be added or removed
+    without another draw of every run that does not set it.
+    """
+    return {
+        field.name: value
+        for field, value in zip(
+            dataclasses.fields(cast(Any, part)), options_of(part).values(), strict=True
+        )
+        if getattr(part, field.name) != _default(field)
+    }
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()

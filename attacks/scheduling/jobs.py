@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from attacks import attacks_for
-from fedsim.build import build, options_of
+from fedsim.build import build, changed_options
 from fedsim.capture import CaptureKey, CaptureStore, read_keyed
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import load_tensors, read_record, write_json
@@ -57,7 +57,7 @@ class JobSpec:
         captures: the ``captures/`` folder of a cell.
         guesses: the ``guesses/`` folder of the cell.
         label: the attack's label in the experiment, unique there.
-        table: the attack's name and all its options.
+        table: the attack's name and the options that differ from their defaults.
         keys: the group of observations.
         seed: the experiment's seed.
         attempt: 1 for the first.
@@ -168,7 +168,7 @@ def plan(
         groups = _by_client(keys if round is None else [])
     else:
         groups = iter([tuple(keys)] if keys and round is None else [])
-    resolved = {"name": table["name"], **options_of(attack)}
+    resolved = {"name": table["name"], **changed_options(attack)}
     folder = guesses.resolve()
     return [JobSpec(store.root, folder, label, resolved, group, seed, demand) for group in groups]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from attacks.scheduling.jobs import JobSpec, discard, settled
 from attacks.scheduling.run_lock import lock_run
-from fedsim.api.ledger import LedgerRow, broken, open_ledger, rows_of
+from fedsim.api.ledger import LEDGER, LedgerRow, broken, open_ledger, rows_of
 from fedsim.devices import machine
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import SCHEMA, unwritable
+from fedsim.files import unwritable
 from fedsim.records import JobRecord
 
 _TABLE = """
@@ -65,7 +65,7 @@ class Ledger:
             # What a power failure takes is found again in the jobs' records.
             self._connection.execute("PRAGMA synchronous = NORMAL")
             if self._connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-                script = f"BEGIN; {_TABLE}; PRAGMA user_version = {SCHEMA}; COMMIT"
+                script = f"BEGIN; {_TABLE}; PRAGMA user_version = {LEDGER}; COMMIT"
                 self._connection.executescript(script)
             self._connection.execute("UPDATE job SET state = 'queued' WHERE state = 'running'")
 

@@ -90,7 +90,9 @@ def prepared_path(spec: JobSpec, record: CaptureRecord) -> Path:
         "table": dict(spec.table),
         "seed": spec.seed,
         "sent": record.sent_sha256,
-        "knowledge": _public(record.knowledge).model_dump(mode="json", exclude={"all_rows"}),
+        "knowledge": _public(record.knowledge).model_dump(
+            mode="json", exclude={"all_rows"}, exclude_defaults=True
+        ),
     }
     key = digest(json.dumps(facts, sort_keys=True).encode())
     return spec.guesses.parent / "prepared" / f"{key}.safetensors"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -24,7 +24,6 @@ from attacks.proofs.last_tokens import ended
 from attacks.proofs.verdict import certificate
 from attacks.tokens.layout import Layout, batch_of, left_layouts
 from attacks.tokens.segments import Segments, type_table, types_by_place
-from fedsim.build import LATER
 from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
@@ -85,7 +84,7 @@ class EmbeddingRows(Attack):
     estimates: ClassVar[frozenset[Distortion]] = frozenset({"noise"})
     uses: ClassVar[frozenset[Distortion] | None] = frozenset({"scale", "noise"})
     threshold: Annotated[float, Field(gt=0)] = 5.0
-    adaptive: bool = field(default=False, metadata=LATER)
+    adaptive: bool = False
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Tokens compared with the width: the order needs one dimension for each token."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -29,7 +29,6 @@ from attacks.proofs.verdict import Proof, certificate
 from attacks.solved.relu_dictionary import ReluDictionary, activations_room, find_next_linear
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
-from fedsim.build import LATER
 from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
@@ -96,7 +95,7 @@ class Spear(Attack):
     uses: ClassVar[frozenset[Distortion] | None] = frozenset({"inputs"})
 
     samples: Annotated[int, Field(ge=1)] = 1_000_000
-    adaptive: bool = field(default=False, metadata=LATER)
+    adaptive: bool = False
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Examples compared with the rank of the first layer and what either search can find."""

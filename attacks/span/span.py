@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -22,7 +22,6 @@ from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.span_membership import best_test
 from attacks.tokens.subspace import Subspace
-from fedsim.build import LATER
 from fedsim.capture import CaptureKey, Observation
 from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
@@ -89,7 +88,7 @@ class Span(Attack):
     bag: bool = True
     work: Annotated[int, Field(ge=1)] | None = None
     over_rounds: bool = False
-    adaptive: bool = field(default=False, metadata=LATER)
+    adaptive: bool = False
 
     objective_unit: ClassVar[str] = "nats"
 

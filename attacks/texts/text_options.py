@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
@@ -10,7 +10,6 @@ from pydantic import Field
 from attacks.base import Attack, Grouping
 from attacks.texts.hypotheses import LabelSource
 from attacks.texts.matching import Distance, TextForm
-from fedsim.build import LATER
 from fedsim.defenses.base import Distortion
 from fedsim.knowledge import Fact
 
@@ -73,7 +72,7 @@ class TextOptions(Attack):
     optimizer: Literal["adam", "adamw"] = "adam"
     decay: Literal["step", "linear", "none"] = "step"
     decay_every: Annotated[int, Field(ge=1)] = 50
-    gamma: Annotated[float, Field(gt=0, le=1)] = field(default=0.89, metadata=LATER)
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.89
     clip: Annotated[float, Field(ge=0)] = 0.0
     starts: Annotated[int, Field(ge=1)] = 500
     rescale: bool = True

@@ -11,7 +11,7 @@ from typing import Any
 
 from attacks import attack_classes
 from experiments.plan.config import ExperimentConfig
-from fedsim.build import build, contained, options_of
+from fedsim.build import build, changed_options, contained, options_of
 from fedsim.defenses import build_chain
 from fedsim.defenses.base import Distortion
 from fedsim.errors import ConfigError
@@ -23,7 +23,7 @@ class Entry:
     """One attack of an experiment.
 
     Attributes:
-        label: the attack's name; with options other than the defaults, and a hash of them.
+        label: the attack's name, and a hash of the options that differ from their defaults.
         table: name and options as written.
         options: all options as canonical JSON.
         adaptive: whether it uses the declared defense.
@@ -52,15 +52,18 @@ def entries(experiment: ExperimentConfig) -> list[Entry]:
         attack = build(classes, table, where)
         label = str(table["name"])
         with contained(type(attack), where, label):
-            options = json.dumps(options_of(attack), sort_keys=True, separators=(",", ":"))
-            by_default = attack == type(attack)()
+            options, changes = map(_canonical, (options_of(attack), changed_options(attack)))
             adaptive, _ = attack.is_adaptive, attack.grouped_by  # which ``plan`` asks for
-        if not by_default:
-            label += "-" + hashlib.sha256(options.encode()).hexdigest()[:6]
+        if changes != "{}":
+            label += "-" + hashlib.sha256(changes.encode()).hexdigest()[:6]
         if label in {entry.label for entry in checked}:
             raise ConfigError(f"{where}: the same attack stands there twice. Remove one.")
         checked.append(Entry(label, table, options, adaptive, attack.estimates, attack.infers))
     return checked
+
+
+def _canonical(options: dict[str, Any]) -> str:
+    return json.dumps(options, sort_keys=True, separators=(",", ":"))
 
 
 @cache

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsim.errors import StoreError
-from fedsim.files import SCHEMA, unwritable
+from fedsim.files import unwritable
 from fedsim.plain_files import open_plain
 from fedsim.records import State
+
+LEDGER = 2
+"""Version of the file: labels and options of the first hold options that have their defaults, so
+that a run begun with it is finished by the fedsim that began it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +80,10 @@ def open_ledger(path: Path) -> sqlite3.Connection:
     if verdict != "ok":
         connection.close()
         raise StoreError(broken(path, str(verdict).splitlines()[0]))
-    if tables and version != SCHEMA:
+    if tables and version != LEDGER:
         connection.close()
         raise StoreError(
-            f"{path}: the ledger has version {version}, and this fedsim writes {SCHEMA}. "
+            f"{path}: the ledger has version {version}, and this fedsim writes {LEDGER}. "
             "Use the fedsim that wrote the run, or start a new run folder."
         )
     return connection
