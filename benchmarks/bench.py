@@ -25,13 +25,13 @@ from benchmarks.bench_ranks import rank_tables
 from benchmarks.bench_reference import reference_speed
 from benchmarks.bench_text import text_speed
 from benchmarks.measure import PARTS, Measure
+from benchmarks.overhead import round_cost, update_bytes
 from experiments.plan.cells import Cell
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
 from experiments.stages.attack import demand
 from experiments.stages.simulate import Simulator
 from fedsim.errors import ConfigError
-from server.overhead import round_cost, update_bytes
 
 REPEATS, CLIENTS, JOBS, STEPS = 7, 4, 16, 400
 ROUNDS = {"LeNet": 40, "MiniLM": 2}

@@ -26,6 +26,8 @@ from fedsim.types import Tensors
 START = 0.1
 """Standard deviation of the first latents. At 1, as in the paper, pixels start clamped, and the
 restarts of a smooth kind of image end where they started."""
+_LATENT_RATE = 0.2
+"""Learning rate of Adam in the first stage."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,6 @@ class GIGIP(RegularisedMatching):
 
     Attributes:
         latent_steps: number of steps in the first stage.
-        latent_rate: learning rate of Adam in the first stage.
         weight_steps: number of steps in the second stage.
         weight_rate: learning rate of Adam in the second stage; ``components`` need 1e-4.
         latent: size of the latent vector.
@@ -64,7 +65,6 @@ class GIGIP(RegularisedMatching):
 
     total_variation: Annotated[float, Field(ge=0)] = 1e-3
     latent_steps: Annotated[int, Field(ge=1)] = 300
-    latent_rate: Annotated[float, Field(gt=0)] = 0.2
     weight_steps: Annotated[int, Field(ge=0)] = 300
     weight_rate: Annotated[float, Field(gt=0)] = 1e-3
     latent: Annotated[int, Field(ge=1)] = 128
@@ -120,7 +120,7 @@ class GIGIP(RegularisedMatching):
             victims.lanes(owners),
             job,
             steps=self.latent_steps,
-            learning_rate=self.latent_rate,
+            learning_rate=_LATENT_RATE,
         )
         rank = first.others[1].unflatten(0, (-1, self.restarts)).argmin(1)
         index = rank + self.restarts * torch.arange(len(rank), device=rank.device)

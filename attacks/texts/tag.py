@@ -24,13 +24,13 @@ class TAG(TextMatching):
     """
 
     title: ClassVar[str] = "TAG"
+    rescales: ClassVar[bool] = False
 
     distance: Distance = "l2l1"
     steps: Annotated[int, Field(ge=1)] = 2500
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
     decay: Literal["step", "linear", "none"] = "none"
     starts: Annotated[int, Field(ge=1)] = 1
-    rescale: bool = False
     alpha_reg: Annotated[float, Field(ge=0)] = 0.0
     alpha_lm: Annotated[float, Field(ge=0)] = 0.0
     discrete: Discrete = "none"

@@ -124,7 +124,7 @@ class TextMatching(TextOptions):
     def _together(self, group: TextGroup) -> list[Reconstruction]:
         """One guess a victim."""
         search, progress, job = group.search(), SearchProgress(group.job), group.job
-        start(search, self.starts, group.rngs, rescale=self.rescale)
+        start(search, self.starts, group.rngs, rescale=self.rescales)
         search.optimizer = self._optimizer(search)
         step, note = 0, ""
         for step in range(1, self.steps + 1):

@@ -34,7 +34,6 @@ class TextOptions(Attack):
         gamma: factor of the rate, see ``decay``.
         clip: largest gradient norm of a lane; 0 for no clipping.
         starts: number of random embeddings, and then of their orders, of which the best is taken.
-        rescale: rescale each start to the mean norm of the vocabulary.
         restarts: number of searches for one victim, of which the best counts.
         alpha_reg: weight of ``(mean norm of the guess - mean norm of the vocabulary)^2``.
         alpha_lm: weight of the language prior's loss, in nats per token.
@@ -62,6 +61,8 @@ class TextOptions(Attack):
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     grouping: ClassVar[Grouping] = "same_weights"
+    rescales: ClassVar[bool] = True
+    """Whether a start gets the mean norm of the vocabulary, as LAMP's does and TAG's does not."""
     uses: ClassVar[frozenset[Distortion] | None] = frozenset({"scale", "noise", "sparsity", "sign"})
 
     distance: Distance = "cosine"
@@ -75,7 +76,6 @@ class TextOptions(Attack):
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.89
     clip: Annotated[float, Field(ge=0)] = 0.0
     starts: Annotated[int, Field(ge=1)] = 500
-    rescale: bool = True
     restarts: Annotated[int, Field(ge=1)] = 1
     alpha_reg: Annotated[float, Field(ge=0)] = 1.0
     alpha_lm: Annotated[float, Field(ge=0)] = 0.2

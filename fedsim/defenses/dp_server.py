@@ -11,6 +11,9 @@ from torch import nn
 from fedsim.defenses.base import Defense, DefenseFamily, Following, Gaussian
 from fedsim.defenses.budget import refuse_sent_statistics
 
+_CLIP_RATE = 0.2
+"""Rate at which the norm follows the quantile, that of Andrew et al."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DpServer(Defense):
@@ -29,7 +32,7 @@ class DpServer(Defense):
     With ``quantile`` g the norm follows the updates (Andrew et al. 2021): after each round, with b
     the share of updates that were no longer than C,
 
-        C <- C exp(-clip_rate (b + N(0, count_std^2) / clients - g)),
+        C <- C exp(-0.2 (b + N(0, count_std^2) / clients - g)),
 
     and the noise on the updates grows to ``(sigma^-2 - (2 count_std)^-2)^-1/2``, so that both
     together are as private as sigma. Flower 1.41 takes b to be the share that was clipped, with the
@@ -40,7 +43,6 @@ class DpServer(Defense):
         clip: largest Euclidean norm of one client's update; with ``quantile`` in the first round.
         noise_multiplier: standard deviation of the noise on the sum, in units of the norm.
         quantile: share of the updates that the norm is to leave as they are; None for a fixed norm.
-        clip_rate: rate at which the norm follows.
         count_std: standard deviation of the noise on the number of updates that are not longer.
     """
 
@@ -53,7 +55,6 @@ class DpServer(Defense):
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     quantile: Annotated[float, Field(ge=0, le=1)] | None = None
-    clip_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
     count_std: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     def __post_init__(self) -> None:
@@ -86,4 +87,4 @@ class DpServer(Defense):
         """The quantile that the norm follows, if it does."""
         if self.quantile is None:
             return None
-        return Following(self.quantile, self.clip_rate, self.count_std)
+        return Following(self.quantile, _CLIP_RATE, self.count_std)

@@ -16,6 +16,11 @@ from fedsim.errors import ConfigError
 from fedsim.magnitudes import cut
 from fedsim.types import Tensors
 
+_PROPORTION = 0.3
+"""Share of each convolution's output channels that get noise, rounded up."""
+_CUTOFF = 0.5
+"""Share of the farthest frequency's distance up to which frequencies are low."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tip(Defense):
@@ -23,12 +28,12 @@ class Tip(Defense):
 
     A step's gradient is clipped to the norm C. In each convolution, output channel k has the
     importance of Grad-CAM, ``|mean over positions of d y / d A_k|``, with A the channels and y the
-    score of the true class, averaged over the batch. The kernels of the ``proportion`` with the
+    score of the true class, averaged over the batch. The kernels of the .3 of channels with the
     largest are transformed, ``F = DFT2(kernel)``, get complex noise of standard deviation
 
         b = C * sqrt(2 * ln(1.25 / delta)) / (B * epsilon)
 
-    in each part on the frequencies farther from 0 than ``cutoff`` times the farthest, and are
+    in each part on the frequencies farther from 0 than half of the farthest, and are
     transformed back. All other tensors are sent as they are, but for the clipping, so that no
     epsilon is claimed.
 
@@ -44,8 +49,6 @@ class Tip(Defense):
         epsilon: divides the noise.
         delta: enters its size.
         clip: largest Euclidean norm of a step's gradient.
-        proportion: share of each convolution's output channels that get noise, rounded up.
-        cutoff: share of the farthest frequency's distance up to which frequencies are low.
     """
 
     title: ClassVar[str] = "TIP"
@@ -57,8 +60,6 @@ class Tip(Defense):
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
-    proportion: Annotated[float, Field(gt=0, le=1)] = 0.3
-    cutoff: Annotated[float, Field(ge=0, lt=1)] = 0.5
 
     def on_step(self, gradient: Tensors, step: Step, rng: torch.Generator) -> Tensors:
         """The clipped gradient with noise, drawn where ``rng`` lives, in the model's order.
@@ -116,8 +117,8 @@ class Tip(Defense):
         return guess | fitting, received | clean
 
     def _largest(self, scores: Tensor) -> Tensor:
-        """1 where one of the ``proportion`` largest of ``scores (channel,)`` is, else 0."""
-        count = math.ceil(self.proportion * len(scores))
+        """1 where one of the largest of ``scores (channel,)`` is, else 0."""
+        count = math.ceil(_PROPORTION * len(scores))
         return (scores >= scores.topk(count).values[-1]).to(scores.dtype)
 
     def _high(self, kernels: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ class Tip(Defense):
         down = torch.fft.fftfreq(height, 1 / height, device=kernels.device)
         along = torch.fft.fftfreq(width, 1 / width, device=kernels.device)
         squares = down[:, None].square() + along.square()
-        high = squares > self.cutoff**2 * squares.max()
+        high = squares > _CUTOFF**2 * squares.max()
         part: Tensor = torch.fft.ifft2(torch.fft.fft2(kernels) * high).real
         return part
 

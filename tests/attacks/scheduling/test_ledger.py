@@ -83,7 +83,7 @@ def test_records_rebuild_a_lost_ledger(path: Path, jobs: Jobs) -> None:
 
 def test_other_options_are_refused(path: Path, ledger: Ledger, jobs: Jobs) -> None:
     run_serial(jobs()[:1], ledger)
-    message = 'holds guesses made with .*"pause": 0.0.*, not .*"pause": 0.5.*another label'
+    message = 'holds guesses made with .*"name": "fake"}, not .*"pause": 0.5.*another label'
     with pytest.raises(ConfigError, match=message):
         ledger.claim(jobs(pause=0.5)[0])
 
