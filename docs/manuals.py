@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,20 +78,22 @@ def pages() -> Iterator[Page]:
     yield records()
     yield experiment_file()
     yield command_line()
-    yield from shelf("attacks", catalog.attacks())
-    yield from shelf("defenses", catalog.defenses())
+    yield from shelf("attacks")
+    yield from shelf("defenses")
     yield metrics()
     yield lists()
 
 
-def shelf(kind: str, classes: Mapping[str, Any]) -> Iterator[Page]:
+def shelf(kind: str) -> Iterator[Page]:
     """An overview of the attacks or the defenses, and a page for each."""
     said = catalog.CATALOGS[kind]()
-    rows = [f"| [{title(name)}]({name}.md) | `{name}` | {cell(said[name])} |" for name in classes]
+    rows = [
+        f"| [{title(name)}]({name}.md) | `{name}` | {cell(text)} |" for name, text in said.items()
+    ]
     overview = "\n".join(["| Title | Name | What it does |", "| --- | --- | --- |", *rows])
     head = f"# {kind.capitalize()}\n\n"
     yield Page(f"reference/{kind}/index.md", "Overview", f"{head}{overview}\n")
-    for name in classes:
+    for name in said:
         yield Page(f"reference/{kind}/{name}.md", title(name), entry(name, "#"))
 
 
@@ -186,7 +188,7 @@ def command_line() -> Page:
 
 def metrics() -> Page:
     """All metrics on one page."""
-    body = "\n".join(entry(name, "##") for name in catalog.metrics())
+    body = "\n".join(entry(name, "##") for name in catalog.CATALOGS["metrics"]())
     head = "# Metrics\n\nOne value for each private example, after guesses are matched to truth.\n"
     return Page("reference/metrics.md", "Metrics", f"{head}\n{body}")
 

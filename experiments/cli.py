@@ -33,7 +33,7 @@ from experiments.commands.schema import schema
 from experiments.commands.show import show
 from experiments.origin import check_origin
 from fedsim import __version__
-from fedsim.errors import FedsimError, Interrupted, Terminated
+from fedsim.errors import ConfigErrors, FedsimError, Interrupted, Terminated
 from fedsim.visible import say
 
 _INTERRUPTED, _TERMINATED = 130, 143
@@ -97,6 +97,8 @@ def main() -> None:
     try:
         check_origin()
         result: Any = app(standalone_mode=False)
+    except ConfigErrors as error:
+        sys.exit(max(map(_complain, error.lines)))
     except FedsimError as error:
         sys.exit(_complain(str(error)))
     except OSError as error:

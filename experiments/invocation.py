@@ -12,6 +12,7 @@ from experiments.mirror import is_url, local_folder
 from experiments.plan.config import Plan, load_plan
 from experiments.plan.folder import Run, RunStage
 from experiments.plan.gpus import check_gpus
+from experiments.preview.manuals import check_names
 from fedsim.errors import ConfigError
 from fedsim.named_code import check_allowed, is_named
 from fedsim.visible import say
@@ -35,7 +36,10 @@ class Invocation:
         overrides = list(self.sets)
         if self.seed is not None:
             overrides.append(f"seeds=[{self.seed}]")
-        return load_plan(self.target, [*overrides, *self._machine(), *self._clients()])
+        plan = load_plan(self.target, [*overrides, *self._machine(), *self._clients()])
+        for experiment in plan.experiments:
+            check_names(experiment)
+        return plan
 
     def _machine(self) -> list[str]:
         """Overrides that change results by rounding at most; finished runs accept them too."""

@@ -7,7 +7,7 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, distributions
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from fedsim.errors import ConfigError, FedsimError, Terminated, message_of
 
@@ -122,7 +123,11 @@ _TOML = {
 
 def explain(error: ValidationError, where: str) -> str:
     """First error of a pydantic validation: ``<where>.<key>: <value> does not fit. <fix>.``."""
-    first = error.errors()[0]
+    return explain_one(error.errors()[0], where)
+
+
+def explain_one(first: ErrorDetails, where: str) -> str:
+    """One error of a pydantic validation, as ``explain`` says it."""
     path = locate(where, *first["loc"]) or "experiment"
     if first["type"] == "missing":
         return f"{path}: is missing. Add it."
@@ -148,26 +153,48 @@ def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str)
     Raises:
         ConfigError: the name or an option is unknown, or a value does not fit.
     """
-    if not isinstance(table, Mapping):
-        raise ConfigError(f'{where}: {table!r} is not a table. Write {{ name = "..." }}.')
+    if faults := list(misnamed(table, where, known, lambda name: _options(known[name]))):
+        raise ConfigError(faults[0])
     options = dict(table)
-    if "name" not in options:
-        raise ConfigError(f"{where}.name: is missing. {suggest('', known)}")
     name = str(options.pop("name"))
-    if name not in known:
-        raise ConfigError(
-            f"{where}.name: {name!r} is not known. {suggest(name, known)}{_install(name)}"
-        )
     cls = known[name]
-    fields = [field.name for field in dataclasses.fields(cast(Any, cls)) if field.init]
-    for key in options:
-        if key not in fields:
-            raise ConfigError(f"{where}.{key}: {name} has no such option. {suggest(key, fields)}")
     try:
         with contained(cls, where, name):
             return TypeAdapter(cls).validate_json(json.dumps(options, default=str), strict=True)
     except ValidationError as error:
         raise ConfigError(explain(error, where)) from None
+
+
+def _options(cls: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(cast(Any, cls)) if field.init]
+
+
+def misnamed(
+    table: object, where: str, known: Iterable[str], options: Callable[[str], Iterable[str]]
+) -> Iterator[str]:
+    """What is wrong with the name and the keys of a table, without a look at their values.
+
+    Args:
+        table: ``name`` and the options of a class.
+        where: its path in the experiment file.
+        known: names of classes.
+        options: those of a class by its name.
+    """
+    if not isinstance(table, Mapping):
+        yield f'{where}: {table!r} is not a table. Write {{ name = "..." }}.'
+        return
+    names = tuple(known)
+    if "name" not in table:
+        yield f"{where}.name: is missing. {suggest('', names)}"
+        return
+    name = str(table["name"])
+    if name not in names:
+        yield f"{where}.name: {name!r} is not known. {suggest(name, names)}{_install(name)}"
+        return
+    fields = tuple(options(name))
+    for key in table:
+        if key not in (*fields, "name"):
+            yield f"{where}.{key}: {name} has no such option. {suggest(str(key), fields)}"
 
 
 @contextmanager

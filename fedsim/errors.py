@@ -17,6 +17,18 @@ class ConfigError(FedsimError):
     """The experiment, an option or an argument is wrong."""
 
 
+class ConfigErrors(ConfigError):
+    """Several mistakes of one file, a line each.
+
+    Attributes:
+        lines: the messages.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
 class StoreError(FedsimError):
     """A file of a run folder is missing, cut or altered."""
 

@@ -89,11 +89,10 @@ def new(
 
 def _taken(kind: str) -> Collection[str]:
     """Names that an installed package may not have."""
-    from experiments.preview import catalog
+    from experiments.preview.manuals import KINDS, pages
 
-    known = {"attack": catalog.attacks, "defense": catalog.defenses, "metric": catalog.metrics}
-    look_up = known.get(kind.removeprefix("text_"))
-    return look_up() if look_up else ()
+    shelf = f"{kind.removeprefix('text_')}s"
+    return pages(shelf) if shelf in KINDS else ()
 
 
 def _text(file: str) -> str:

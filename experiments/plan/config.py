@@ -16,13 +16,14 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import ErrorDetails
 
 from experiments.plan.levels import Level, at_level
 from experiments.plan.overrides import override
-from fedsim.build import explain, locate, nearest, suggest
+from fedsim.build import explain, explain_one, locate, nearest, suggest
 from fedsim.cell import AuxiliaryConfig, CandidatesConfig, CaptureConfig, ProbesConfig, TaskConfig
 from fedsim.config_section import ConfigSection
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, ConfigErrors
 from fedsim.federation import FederationConfig
 from fedsim.named_code import allow
 from fedsim.server_knows import ServerKnows
@@ -245,16 +246,21 @@ def find(experiment: str, near: Path | None = None) -> Path:
 
 
 def parse_experiment(table: Mapping[str, Any]) -> ExperimentConfig:
-    """Validate a table. The first mistake is reported in one line: key, value, remedy."""
+    """Validate a table.
+
+    Raises:
+        ConfigErrors: a line for each mistake, key, value, remedy: unknown keys first, missing last.
+    """
     check_values(table, "")
     try:
         return ExperimentConfig.model_validate_json(json.dumps(at_level(table)))
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
+        order = {"extra_forbidden": -1, "missing": 1}
+        faults = sorted(error.errors(), key=lambda fault: order.get(fault["type"], 0))
+        raise ConfigErrors([_explain(fault) for fault in faults]) from None
 
 
-def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
+def _explain(first: ErrorDetails) -> str:
     *parents, key = first["loc"]
     if first["type"] == "extra_forbidden":
         path = locate("", *first["loc"])
@@ -266,7 +272,7 @@ def _explain(error: ValidationError) -> str:
         # TOML reads federation.rounds = [1, 2] as a table named federation.
         inner = f"{key}.{next(iter(first['input']), '')}"
         return f'sweep.{inner}: a swept key must be quoted as a whole. Write "{inner}" = [1, 2].'
-    return explain(error, "")
+    return explain_one(first, "")
 
 
 def _section(annotation: Any) -> type[BaseModel]:  # noqa: ANN401

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
-
-from pydantic import BaseModel, TypeAdapter
+from typing import Any
 
 from experiments.plan.config import ExperimentConfig, shipped
-from experiments.preview.catalog import attacks, defenses, metrics
+from experiments.preview.manuals import ClassPage, page_of, pages, sections
 from fedsim.build import spelled, suggest
-from fedsim.config_section import ConfigSection
 from fedsim.errors import ConfigError
 
 _WIDTH = 90
@@ -99,100 +94,27 @@ def manual(name: str) -> Manual:
     raise ConfigError(f"describe {name!r}: there is nothing of that name. {suggest(name, known)}")
 
 
-def _sections(section: type[BaseModel] = ExperimentConfig, prefix: str = "") -> dict[str, Any]:
-    """Tables of an experiment file, by dotted name."""
-    sections: dict[str, Any] = {}
-    for name, field in section.model_fields.items():
-        for part in (field.annotation, *get_args(field.annotation)):
-            if isinstance(part, type) and issubclass(part, ConfigSection):
-                sections |= {prefix + name: part, **_sections(part, f"{prefix}{name}.")}
-    return sections
-
-
-_SHELVES: tuple[tuple[str, Callable[[], Mapping[str, Any]]], ...] = (
-    ("the file itself", lambda: {"experiment": ExperimentConfig}),
-    ("a section, [{name}]", _sections),
-    ('an attack; under [[attacks]], name = "{name}"', attacks),
-    ('a defense; under [[defenses]], name = "{name}"', defenses),
-    ('a metric; metrics = ["{name}"]', metrics),
+_SHELVES: tuple[tuple[str, Callable[[], Mapping[str, ClassPage]]], ...] = (
+    ("the file itself", lambda: {"experiment": page_of(ExperimentConfig)}),
+    ("a section, [{name}]", lambda: {name: page_of(cls) for name, cls in sections().items()}),
+    ('an attack; under [[attacks]], name = "{name}"', lambda: pages("attacks")),
+    ('a defense; under [[defenses]], name = "{name}"', lambda: pages("defenses")),
+    ('a metric; metrics = ["{name}"]', lambda: pages("metrics")),
 )
 
 
-def described(cls: type[Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema of a class and of the tables in it, with the docstrings' words on each option.
-
-    Args:
-        cls: the class.
-        schema: as pydantic makes it, with whole docstrings and without a word on options.
-    """
-    tables = {part.__name__: part for part in _sections().values()}
-    parts = {name: described(tables[name], part) for name, part in schema.get("$defs", {}).items()}
-    meanings = _meanings(cls)
-    options = {
-        name: {**option, "description": meanings[name]} if name in meanings else option
-        for name, option in schema.get("properties", {}).items()
-    }
-    about = _split(cls.__doc__ or "")[0]
-    return {
-        **schema,
-        "description": about,
-        "properties": options,
-        **({"$defs": parts} if parts else {}),
-    }
-
-
-def _meanings(cls: type[Any]) -> dict[str, str]:
-    """What each option means, by the docstrings of the class and of those it inherits from."""
-    meanings: dict[str, str] = {}
-    for parent in reversed(cls.__mro__):
-        meanings |= _split(parent.__doc__ or "")[1]
-    return meanings
-
-
-def _read(name: str, place: str, cls: type[Any]) -> Manual:
-    schema = TypeAdapter(cls).json_schema()
-    meanings = _meanings(cls)
-    sections = _sections()
-    options = []
+def _read(name: str, place: str, page: ClassPage) -> Manual:
+    schema, known, options = page.options, sections(), []
     for option, taken in schema.get("properties", {}).items():
         required, default = option in schema.get("required", ()), taken.get("default")
-        meaning = meanings.get(option, "")
-        inner = option if cls is ExperimentConfig else f"{name}.{option}"
-        if inner in sections:
-            default = (
-                None if default is None else {}
-            )  # the defaults of its options are listed there
+        meaning = taken.get("description", "")
+        inner = option if name == "experiment" else f"{name}.{option}"
+        if inner in known:
+            default = None if default is None else {}  # those of its options are listed there
             meaning = f"{meaning} See fedsim describe {inner}.".strip()
         options.append(Option(option, _type(taken), required, default, meaning))
-    about = "\n\n".join(filter(None, [_split(cls.__doc__ or "")[0], _facts(cls)]))
+    about = "\n\n".join(filter(None, [schema["description"], page.facts]))
     return Manual(name, place, about, tuple(options))
-
-
-def _facts(cls: type[Any]) -> str:
-    """What an attack needs, whose a defense is, or the unit of a metric; none is an option."""
-    if hasattr(cls, "requires"):
-        known = f" It needs to know: {', '.join(sorted(cls.requires))}." * bool(cls.requires)
-        return f"It reconstructs {' and '.join(sorted(cls.modalities))}.{known}"
-    if hasattr(cls, "run_by"):
-        known = f"{cls.known[0].lower()}{cls.known[1:]}"
-        claim = f" Its paper claims: {cls.claim}." * bool(cls.claim)
-        return (
-            f"Kind: {cls.family}. Run by {cls.run_by}.{claim} An adaptive attacker knows: {known}"
-        )
-    if hasattr(cls, "attacker_wants"):
-        return f"Unit: {cls.unit}. The attacker wants it {cls.attacker_wants}."
-    return ""
-
-
-def _split(docstring: str) -> tuple[str, dict[str, str]]:
-    """Split a docstring into the description and the entries of its attributes."""
-    about, _, listed = inspect.cleandoc(docstring).partition("\n\nAttributes:\n")
-    listed = listed.partition("\n\nExample:\n")[0]
-    entries = re.split(r"^(\w+): ", textwrap.dedent(listed), flags=re.MULTILINE)
-    return about, {
-        name: " ".join(text.split())
-        for name, text in zip(entries[1::2], entries[2::2], strict=True)
-    }
 
 
 def _type(schema: Mapping[str, Any]) -> str:

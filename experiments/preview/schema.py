@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from experiments.plan.config import ExperimentConfig
-from experiments.preview.catalog import attacks, defenses
-from experiments.preview.describe import described
+from experiments.preview.manuals import ClassPage, described, pages
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -23,8 +20,8 @@ def schema() -> dict[str, Any]:
     whole = described(ExperimentConfig, ExperimentConfig.model_json_schema())
     tables = whole["properties"]
     variants = {"type": "array", "items": {"type": "object"}}
-    tables["attacks"]["items"] = _one_of(attacks(), {"variants": variants})
-    single = _one_of(defenses(), {})
+    tables["attacks"]["items"] = _one_of(pages("attacks"), {"variants": variants})
+    single = _one_of(pages("defenses"), {})
     chain = {"chain": {"type": "array", "items": single, "minItems": 1}}
     several = {"properties": chain, "required": ["chain"], "additionalProperties": False}
     tables["defenses"]["items"] = {"oneOf": [*single["oneOf"], several]}
@@ -43,11 +40,11 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _one_of(classes: Mapping[str, type[Any]], more: Mapping[str, Any]) -> dict[str, Any]:
+def _one_of(known: Mapping[str, ClassPage], more: Mapping[str, Any]) -> dict[str, Any]:
     """A table whose ``name`` chooses the class that its other keys are options of."""
     choices = []
-    for name, cls in classes.items():
-        options = described(cls, TypeAdapter(cls).json_schema())
+    for name, page in known.items():
+        options = page.options
         required = ["name", *options.get("required", ())]
         properties = {"name": {"const": name}, **options.get("properties", {}), **more}
         choices.append(

@@ -1,0 +1,84 @@
+"""Pages of classes are those of the classes, and look-ups import no heavy package."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from experiments.plan.config import parse_experiment
+from experiments.preview.manuals import FILE, check_names, from_classes
+from fedsim.errors import ConfigErrors
+
+MISTAKES = """
+name = "x"
+defenses = [{ name = "clip", nrm = 1.0 }, { chain = [{ name = "sgn" }] }]
+metrics = ["pnsr"]
+task = { model = "lenet", dataset = "shapes" }
+attacks = [{ name = "dlgg" }, { name = "inverting", stps = 3 }]
+"""
+SAID = [
+    "attacks[0].name: 'dlgg' is not known. Did you mean 'dlg'?",
+    "attacks[1].stps: inverting has no such option. Did you mean 'steps'?",
+    "defenses[0].nrm: clip has no such option. Did you mean 'norm'?",
+    "defenses[1].chain[0].name: 'sgn' is not known. Did you mean 'sign'?",
+    "metrics[0]: 'pnsr' is not a metric. Did you mean 'psnr'?",
+]
+HEAVY = ("torch", "flwr", "ray", "transformers", "pandas", "scipy")
+
+
+def test_pages_say_what_the_classes_say() -> None:
+    written = json.loads(FILE.read_text("utf-8"))
+    assert written == from_classes(), "python -m experiments.preview.manuals writes them anew"
+
+
+def test_all_unknown_names_of_a_file_are_said_at_once() -> None:
+    with pytest.raises(ConfigErrors) as fault:
+        check_names(parse_experiment(tomllib.loads(MISTAKES)))
+    assert list(fault.value.lines) == SAID
+
+
+def test_unknown_keys_stand_before_missing_ones() -> None:
+    with pytest.raises(ConfigErrors) as fault:
+        parse_experiment({"nam": "x", "task": {"modle": "lenet", "dataset": 3}})
+    assert [line.split(": ")[0] for line in fault.value.lines] == [
+        *("task.modle", "nam"),
+        *("task.dataset", "name", "task.model"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("--help", "list", "list attacks", "list defenses", "list models", "list datasets"),
+        *(
+            "describe span",
+            "describe dp_sgd",
+            "describe federation",
+            "schema",
+            "ls",
+            "new attack x",
+        ),
+        *("show wrong.toml", "run unknown.toml", "show two.toml"),
+    ],
+)
+def test_look_ups_import_nothing_heavy(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text('nam = "x"\n[task]\nmodle = "lenet"\n')
+    unknown = '[task]\nmodel = "lenet"\ndataset = "shapes"\n[[attacks]]\nname = "dlgg"\n'
+    (tmp_path / "unknown.toml").write_text('name = "x"\n' + unknown)
+    (tmp_path / "two.toml").write_text(
+        'name = "x"\ndefenses = [{ name = "clip", norm = 1.0 }]\n' + unknown
+    )
+    program = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print(sorted({{*{HEAVY}}} & sys.modules.keys())))\n"
+        f"sys.argv = ['fedsim', *{arguments.split()!r}]\n"
+        "from experiments.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
