@@ -24,7 +24,8 @@ from experiments.analysis.evidence import Verdict
 from experiments.analysis.frames import score_frame
 from experiments.analysis.paired import Scored, Values
 from experiments.analysis.statistics import clopper_pearson
-from experiments.analysis.verdicts import judge
+from experiments.analysis.verdicts import evidence_of, judge, metrics, rows_word
+from experiments.plan.config import VerdictRule
 from fedsim.records import Modality
 from fedsim.threads import one_thread
 from fedsim.visible import say
@@ -41,18 +42,29 @@ def verdict(table: Table, attacks: int) -> Verdict:
     return judge(NONE, _EMPTY, table, modality, working=working)
 
 
+def leaks(table: Table, attacks: int) -> bool:
+    """Whether rows are said to leak."""
+    modality: Modality = "image" if "psnr" in table else "text"
+    working = {attack(number): "" for number in range(attacks)}
+    here = {name: table.get(name, []) for name in metrics(modality)}
+    seen = evidence_of(
+        NONE, _EMPTY, here, modality, VerdictRule(), working, {}, None, bounded=False
+    )
+    return rows_word(seen)[0] == "leaks"
+
+
 def called(kind: str, clients: int, attacks: int, runs: int) -> int:
     """How many of these runs of attacks that read no row are called a leak of rows."""
     rng = np.random.default_rng([clients, attacks, sorted(NULLS).index(kind)])
     tables = (NULLS[kind](rng, clients, attacks) for _ in range(runs))
-    return sum(verdict(table, attacks).word == "leaks" for table in tables)
+    return sum(leaks(table, attacks) for table in tables)
 
 
 def found(clients: int, attacks: int, runs: int) -> int:
     """How many runs in which every twentieth client is read are called so."""
     rng = np.random.default_rng([clients, attacks])
     tables = (readable(rng, clients, attacks) for _ in range(runs))
-    return sum(verdict(table, attacks).word == "leaks" for table in tables)
+    return sum(leaks(table, attacks) for table in tables)
 
 
 def covered(clients: int, runs: int) -> tuple[int, int, int]:

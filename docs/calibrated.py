@@ -45,6 +45,7 @@ def full_grid(answer: Answer, root: Path) -> list[list[Tried]]:
     task = ask(
         plan,
         hold=asked.hold,
+        share=asked.share,
         lose=[f"{name}={share}" for name, share in asked.lose.items()],
         ranges=[f"{name}={low}:{high}" for name, (low, high) in asked.ranges.items()],
         depth=asked.strengths.bit_length(),
@@ -81,7 +82,7 @@ def record(root: Path, *, search_alone: bool = False) -> ResultFile:
         paper="",
         command=f"fedsim calibrate {answer.name} {hold}{lose}{grain}",
         **origin(provenance),
-        columns=Columns(lines=("search",), digits={"jobs": 0, "victims": 0}),
+        columns=Columns(lines=("search",), digits={"jobs": 0, "clients": 0}),
         rows=tuple(rows),
         notes=()
         if search_alone
@@ -145,12 +146,13 @@ def _line(
     ends: str,
     every: Sequence[Tried],
 ) -> list[Row]:
+    known = max((trial.clients for trial in every), default=0)  # the same at each strength
     at = f"{family.option}={compact(weakest.value)}" if weakest else "none"
     return [
         Row(setting=setting, measure="weakest that holds", outcome=at),
         Row(setting=setting, measure="bracket", outcome=ends),
         Row(setting=setting, measure="surely at most", outcome=_bounds(weakest)),
-        Row(setting=setting, measure="victims", mean=float(sum(t.clients for t in every))),
+        Row(setting=setting, measure="clients", mean=float(known)),
         Row(setting=setting, measure="jobs", mean=float(sum(trial.jobs for trial in every))),
     ]
 

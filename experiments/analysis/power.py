@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from experiments.analysis.evidence import Kind, Reason
 from experiments.analysis.membership import Finding
-from experiments.analysis.paired import Scored
 from experiments.plan.config import VerdictRule
 from experiments.plan.entries import allows_for
 from fedsim.records import LOST, AttackKey
@@ -53,7 +52,7 @@ class Power:
     Attributes:
         defense: its name; ``none`` without one.
         options: its options as canonical JSON.
-        attacks: that have a score.
+        tried: whether each attack guessed at half of the victims or more.
         working: attacks that are shown to leak undefended victims, and the setting of these.
         leads: of each attack its mean lead over the blind guess.
         searches: of those that have an objective.
@@ -62,7 +61,7 @@ class Power:
 
     defense: str
     options: str
-    attacks: Sequence[Scored]
+    tried: Mapping[AttackKey, bool]
     working: Mapping[AttackKey, str]
     leads: Mapping[AttackKey, float]
     searches: Mapping[AttackKey, Search]
@@ -71,7 +70,7 @@ class Power:
     @property
     def fitting(self) -> list[AttackKey]:
         """Attacks that tried the victims, under a defense those that model it."""
-        keys = [attack.attacker for attack in self.attacks if attack.tried]
+        keys = [key for key, tried in self.tried.items() if tried]
         if self.defense == "none":
             return keys
         return [key for key in keys if allows_for(key, self.options)]
@@ -87,7 +86,7 @@ class Power:
 
     def lacking(self) -> Iterator[Reason]:
         """What is missing for a word of holding."""
-        if not any(attack.tried for attack in self.attacks):
+        if not any(self.tried.values()):
             yield Reason(kind="hardly_tested")
         elif not self.fitting:
             yield Reason(kind="no_adaptive")

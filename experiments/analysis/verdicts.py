@@ -142,7 +142,7 @@ def judge(
         m: [candidate for candidate in scored_by_metric.get(m, ()) if candidate.place == place]
         for m in metrics(modality)
     }
-    seen = _evidence(
+    seen = evidence_of(
         place, scores, here, modality, rule, working, searches, members, bounded=bounded
     )
     rows, grade = rows_word(seen)
@@ -205,7 +205,7 @@ def rows_word(seen: Evidence) -> tuple[Word, Grade | None]:
     return ("not decided" if list(_open(seen)) else "no leak found"), None
 
 
-def _evidence(
+def evidence_of(
     place: DefenseInSetting,
     scores: pd.DataFrame,
     here: Mapping[str, Sequence[Scored]],
@@ -217,6 +217,10 @@ def _evidence(
     *,
     bounded: bool,
 ) -> Evidence:
+    """All that the word on one defense rests on; the arguments are those of ``judge``.
+
+    ``here`` has the values of this defense alone.
+    """
     main, smallest = MAIN[modality], rule.smallest(modality)
     attacks = list(filter(is_attack, here[main]))
     question = _main_question(modality, rule)
@@ -246,7 +250,7 @@ def _evidence(
         power=Power(
             defense=place.defense,
             options=place.defense_options,
-            attacks=attacks,
+            tried={attack.attacker: attack.tried for attack in attacks},
             working=working,
             leads=_over_blind(attacks, here[main]),
             searches=searches,

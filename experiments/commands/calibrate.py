@@ -40,6 +40,15 @@ def calibrate(
             "the strongest that --lose allows is found",
         ),
     ] = None,
+    share: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            max=0.5,
+            help="largest share of all clients that may be hit where --hold allows none of those "
+            "attacked",
+        ),
+    ] = 0.1,
     lose: Annotated[
         list[str] | None,
         typer.Option(
@@ -106,6 +115,7 @@ def calibrate(
     task = ask(
         given.plan(),
         hold=hold or [],
+        share=share,
         lose=lose or [],
         ranges=ranges or [],
         depth=depth,

@@ -19,6 +19,7 @@ class Question(Sealed):
     Attributes:
         experiment: fingerprint of the resolved experiment.
         hold: targets, ``name=value``.
+        share: largest share of clients that may be hit, where a target allows none that is.
         lose: measure of utility -> share of it that may be lost.
         ranges: name of a defense -> weakest and strongest value in place of its own.
         strengths: how many strengths of a family are told apart.
@@ -29,6 +30,7 @@ class Question(Sealed):
 
     experiment: str
     hold: tuple[str, ...]
+    share: float
     lose: dict[str, float]
     ranges: dict[str, tuple[float, float]]
     strengths: int
@@ -88,6 +90,7 @@ class Tried(Data):
         available: that could have been attacked.
         jobs: attacks on captures that were run.
         reason: why it is open, as by faults or too few clients; else empty.
+        every: whether all clients were attacked before the word was given.
     """
 
     name: str
@@ -102,6 +105,7 @@ class Tried(Data):
     available: int
     jobs: int
     reason: str
+    every: bool = False
 
 
 class Cost(Data):
@@ -166,6 +170,12 @@ class FamilyAnswer(Data):
         return sum(trial.jobs for trial in self.tried)
 
     @property
+    def gaps(self) -> tuple[Tried, ...]:
+        """Strengths above the weakest that holds at which an attack leaks nevertheless."""
+        above = (trial for trial in self.tried if self.weakest is not None)
+        return tuple(t for t in above if t.word == "leaks" and t.index > (self.weakest or 0))
+
+    @property
     def at_weakest(self) -> Tried | None:
         """The weakest strength that holds."""
         return next((trial for trial in self.tried if trial.index == self.weakest), None)
@@ -177,6 +187,7 @@ class Answer(Sealed):
     Attributes:
         rows: which private rows stood for those to be protected.
         rounds: which rounds were attacked, such as ``round 1 of 100``.
+        trainings: how many trainings the attacked updates are of.
         attacks: each with its options as written.
         undefended: without it nothing is shown: an attack has to leak what the targets forbid.
         chosen: place in ``families`` of the affordable one that costs least.
@@ -188,6 +199,7 @@ class Answer(Sealed):
     question: Question
     rows: str
     rounds: str
+    trainings: int
     attacks: tuple[str, ...]
     undefended: Tried
     families: tuple[FamilyAnswer, ...]

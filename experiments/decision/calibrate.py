@@ -29,7 +29,7 @@ from experiments.decision.answer import (
 from experiments.decision.bench import Bench
 from experiments.decision.cost import at_end, at_start, by_seed, check_measured, costs
 from experiments.decision.families import SearchedFamily
-from experiments.decision.search import Decision, Errors, bisect, decide, strengths_tried
+from experiments.decision.search import Decision, Errors, Word, decide, weakest
 from experiments.decision.targets import Target, check_clients, check_task, clients_needed
 from experiments.decision.trial import CellTrial
 from experiments.decision.wording import blind_floor
@@ -83,14 +83,14 @@ class Calibration:
         with self._bench() as bench:
             self._at(bench, NONE)
             works = self._tried[NONE].word == "leaks"
-            weakest = [
+            places = [
                 self._weakest(bench, number) if works else None
                 for number in range(len(self.families))
             ]
             spent = self._costs(bench)
             answers = [
                 self._family(number, place, () if place is None else spent[number, place])
-                for number, place in enumerate(weakest)
+                for number, place in enumerate(places)
             ]
             bench.note(self._run([*self._tried]))
             return self._answer(bench, answers)
@@ -106,12 +106,13 @@ class Calibration:
         ]
         whole = self.question.model_copy(update={"group": sys.maxsize})
         grid = replace(self, question=whole, _tried={}, _held=[])
-        grid.errors = Errors.shared(
-            whole.error, len(places) + 1, len(self.attacks), len(self.targets)
+        count = len(places) + 1
+        grid.errors = Errors(
+            whole.error / (count * len(self.attacks) * len(self.targets)), whole.error / count
         )
         with grid._bench() as bench:
             grid._at(bench, NONE)
-            tried = {place: grid._at(bench, place) for place in places}
+            tried = {place: grid._at(bench, place, every=True) for place in places}
             bench.note(grid._run(places))
         return [
             [tried[i, j] for j in range(len(family.values))]
@@ -128,26 +129,35 @@ class Calibration:
             yield Bench(team, ledger, self.console)
 
     def _weakest(self, bench: Bench, number: int) -> int | None:
+        """The weakest that holds; one further strength above it is tried against gaps."""
         strengths = len(self.families[number].values)
-        weakest = bisect(strengths, lambda index: self._at(bench, (number, index)).word)
-        if weakest is not None:
-            self._held.append((number, weakest))
-        return weakest
 
-    def _at(self, bench: Bench, place: Place) -> Tried:
-        """The word on one strength."""
+        def word(index: int, every: bool) -> Word:
+            return self._at(bench, (number, index), every=every).word
+
+        index = weakest(strengths, word)
+        if index is None:
+            return None
+        self._held.append((number, index))
+        between = (index + strengths) // 2
+        if between > index and (number, between) not in self._tried:
+            self._at(bench, (number, between))
+        return index
+
+    def _at(self, bench: Bench, place: Place, *, every: bool = False) -> Tried:
+        """The word on one strength, by as many clients as it takes or by every one."""
         run = self._run([*self._tried, place])
         cells = self._cells(run, place)
         bench.simulate(cells)
         can_guess = self.experiment.auxiliary is not None or _is_image(cells[0])
         rule = self.experiment.verdict
-        trial = CellTrial(cells, bench.team, self.targets, self._working, can_guess, rule)
+        asked = self.targets if every else tuple(target.searched for target in self.targets)
+        trial = CellTrial(cells, bench.team, asked, self._working, can_guess, rule)
         clients = trial.clients
         if place == NONE:
             self._check(cells[0], len(clients))
-        decision = decide(
-            trial, self.attacks, self.targets, clients, self.errors, self.question.group
-        )
+        group = self.question.group
+        decision = decide(trial, self.attacks, asked, clients, self.errors, group, every=every)
         if place == NONE:
             self._working = frozenset(
                 attack for attack in trial.controls if self._leaks_alone(trial, attack)
@@ -169,6 +179,7 @@ class Calibration:
             available=len(clients),
             jobs=bench.jobs(cells),
             reason=decision.reason or self._ran_out(decision),
+            every=every,
         )
         self._tried[place] = tried
         bench.say(tried)
@@ -200,12 +211,13 @@ class Calibration:
         group, errors = self.question.group, self.errors
         return decide(trial, [attack], self.targets, trial.clients, errors, group).word == "leaks"
 
-    def _family(self, number: int, weakest: int | None, spent: tuple[Cost, ...]) -> FamilyAnswer:
+    def _family(self, number: int, at: int | None, spent: tuple[Cost, ...]) -> FamilyAnswer:
         family = self.families[number]
         here = [trial for place, trial in self._tried.items() if place[0] == number]
         tried = sorted(here, key=lambda trial: trial.index)
+        below = [t for t in tried if at is None or t.index < at]
         outcome: Outcome = "open"
-        if weakest is not None:
+        if at is not None:
             lost = {price.measure: price.lost.mean for price in spent}
             limits = self.question.lose.items()
             affordable = all(lost.get(name, math.inf) <= limit for name, limit in limits)
@@ -218,9 +230,9 @@ class Calibration:
             values=family.values,
             outcome=outcome,
             tried=tuple(tried),
-            weakest=weakest,
-            leaking=max((trial.index for trial in tried if trial.word == "leaks"), default=-1),
-            defense=None if weakest is None else family.defense(weakest),
+            weakest=at,
+            leaking=max((trial.index for trial in below if trial.word == "leaks"), default=-1),
+            defense=None if at is None else family.defense(at),
             costs=spent,
         )
 
@@ -239,7 +251,8 @@ class Calibration:
                 here, base = self._trained(run, place), self._trained(run, NONE)
                 bench.simulate([*base, *here])
                 ends, start = (by_seed(here), by_seed(base)), by_seed(base, at_start)
-                spent[place] = costs(self.question.lose, *ends, start, looks)
+                compared = looks * len(self._held)  # the least of several means is chosen
+                spent[place] = costs(self.question.lose, *ends, start, compared)
             if all(cost.sure for prices in spent.values() for cost in prices):
                 break
         return spent
@@ -255,6 +268,7 @@ class Calibration:
             question=self.question,
             rows=f"{self.experiment.task.dataset}, {self.experiment.task.split}",
             rounds=self._rounds(cells),
+            trainings=len(cells),
             attacks=tuple(self._named[label] for label in self.attacks),
             undefended=undefended,
             families=tuple(families),
@@ -290,8 +304,8 @@ class Calibration:
     @cached_property
     def errors(self) -> Errors:
         """Of one bound."""
-        strengths = strengths_tried(len(family.values) for family in self.families)
-        return Errors.shared(self.question.error, strengths, len(self.attacks), len(self.targets))
+        sizes = [len(family.values) for family in self.families]
+        return Errors.shared(self.question.error, sizes, len(self.attacks), len(self.targets))
 
     @property
     def _to_the_end(self) -> bool:

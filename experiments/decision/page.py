@@ -13,8 +13,8 @@ from experiments.decision.answer import Answer, FamilyAnswer, ReachedTarget, Tri
 from experiments.decision.plan import chosen
 from experiments.decision.question import FOLDER
 from experiments.decision.search import Word
-from experiments.decision.targets import SHARES, Target, parse_targets, unit_of
-from experiments.decision.wording import goal, headline, measured, notes, table
+from experiments.decision.targets import SHARES, Target, unit_of
+from experiments.decision.wording import goal, headline, measured, notes, table, targets_of
 from experiments.plan.config import ExperimentConfig
 from experiments.report.figures import (
     INK,
@@ -63,13 +63,13 @@ def _render(answer: Answer, drawn: Figure, toml: str) -> str:
         "calibration.html.j2",
         answer=answer,
         headline=headline(answer),
-        goals=[goal(target) for target in parse_targets(answer.question.hold)],
+        goals=[goal(target) for target in targets_of(answer)],
         table=table(answer),
         figure=drawn,
         inline=lambda figure: Markup(figure.svg.replace(INK, "currentColor")),
         notes=list(notes(answer)),
         toml=toml,
-        targets=[target.text() for target in parse_targets(answer.question.hold)],
+        targets=[target.text() for target in targets_of(answer)],
         tried=[answer.undefended, *(trial for family in answer.families for trial in family.tried)],
         measured=measured,
         cell=text_of,
@@ -103,7 +103,7 @@ def picture(answer: Answer) -> Figure:
 
 def _target(answer: Answer) -> Target:
     """A mean if one was asked for, as it tells more than a share."""
-    targets = parse_targets(answer.question.hold)
+    targets = targets_of(answer)
     return next((target for target in targets if target.name not in SHARES), targets[0])
 
 

@@ -91,6 +91,7 @@ def ask(
     *,
     hold: Sequence[str],
     lose: Sequence[str],
+    share: float,
     ranges: Sequence[str],
     depth: int,
     group: int,
@@ -103,6 +104,7 @@ def ask(
         plan: of one experiment.
         hold: targets, ``name=value``; none searches for the strongest that is affordable.
         lose: limits of the cost, ``measure=share``.
+        share: largest share of clients that may be hit, where a target allows none that is.
         ranges: ``defense=weakest:strongest``.
         depth: most strengths tried in a family; 2^depth - 1 of them are told apart.
         group: clients attacked between two looks.
@@ -113,7 +115,7 @@ def ask(
         ConfigError: one of them does not fit.
     """
     experiment = only_experiment(plan)
-    targets = parse_targets(hold) if hold or not lose else ()
+    targets = parse_targets(hold, share) if hold or not lose else ()
     asked_ranges = parse_ranges(ranges)
     searched_families = families(experiment, asked_ranges, 2**depth - 1)
     strengths = strengths_tried(len(family.values) for family in searched_families)
@@ -121,6 +123,7 @@ def ask(
     question = Question(
         experiment=_fingerprint(experiment),
         hold=tuple(target.text() for target in targets),
+        share=share,
         lose=parse_costs(lose),
         ranges=asked_ranges,
         strengths=2**depth - 1,

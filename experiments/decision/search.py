@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from experiments.decision.sequence import lower, upper
-from experiments.decision.targets import Target
+from experiments.decision.sequence import Betting, Bound, Exact
+from experiments.decision.targets import SHARES, Target
 
 Word: TypeAlias = Literal["leaks", "holds", "open"]
 
@@ -63,9 +63,13 @@ class Errors:
     holds: float
 
     @classmethod
-    def shared(cls, error: float, strengths: int, attacks: int, targets: int) -> Errors:
-        """So that each of the two words is wrong anywhere with at most ``error``."""
-        return cls(error / (strengths * attacks * targets), error / strengths)
+    def shared(cls, error: float, sizes: Sequence[int], attacks: int, targets: int) -> Errors:
+        """So that each of the two words is wrong anywhere with at most ``error``.
+
+        Which strengths are tried depends on the same clients, so that *leaks* shares its error
+        among all there are; *holds* among those that a search may end at.
+        """
+        return cls(error / ((sum(sizes) + 1) * attacks * targets), error / strengths_tried(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +115,32 @@ class _Scores:
 
     by_target: dict[str, list[Score]] = field(default_factory=dict)
 
-    def bounds(self, errors: Errors) -> dict[str, MeanBounds]:
-        return {name: _bounds(scores, errors) for name, scores in self.by_target.items() if scores}
+    def bounds(self, errors: Errors, *, every: bool) -> dict[str, MeanBounds]:
+        return {
+            name: _bounds(scores, errors, Exact() if every and name in SHARES else _BETTING)
+            for name, scores in self.by_target.items()
+            if scores
+        }
 
 
-def _bounds(scores: Sequence[Score], errors: Errors) -> MeanBounds:
+_BETTING = Betting()
+
+
+def _bounds(scores: Sequence[Score], errors: Errors, bound: Bound = _BETTING) -> MeanBounds:
     """Bounds of one mean; the upper one is no lower than that of the clients not refused.
 
     Blind guesses in the place of refused clients would hide what the others leak. An attack that
     refused most says as much only where these surely leak.
     """
     values = [score.value for score in scores]
-    high = upper(values, errors.holds)
+    high = bound.upper(values, errors.holds)
     answered = [score.answered for score in scores if score.answered is not None]
     if answered != values:
         tried = 2 * len(answered) >= len(values)
-        beside = upper(answered, errors.holds) if tried else lower(answered, errors.leaks)
-        high = max(high, beside)
-    return MeanBounds(len(values), sum(values) / len(values), lower(values, errors.leaks), high)
+        side, error = (bound.upper, errors.holds) if tried else (bound.lower, errors.leaks)
+        high = max(high, side(answered, error))
+    low = bound.lower(values, errors.leaks)
+    return MeanBounds(len(values), sum(values) / len(values), low, high)
 
 
 def decide(
@@ -138,6 +150,8 @@ def decide(
     clients: Sequence[int],
     errors: Errors,
     group: int,
+    *,
+    every: bool = False,
 ) -> Decision:
     """Attack group after group until a word is sure. An attack below all targets is not gone on.
 
@@ -148,7 +162,9 @@ def decide(
         clients: in the order in which they are attacked; drawn like any others.
         errors: of one bound.
         group: clients attacked between two looks.
+        every: attack all clients, and then look once.
     """
+    group = max(1, len(clients)) if every else group
     scores = {attack: _Scores() for attack in attacks}
     bounds: dict[str, dict[str, MeanBounds]] = {}
     pending, used = list(attacks), 0
@@ -158,7 +174,7 @@ def decide(
         for attack, by_target in trial.attack(pending, some).items():
             for name, values in by_target.items():
                 scores[attack].by_target.setdefault(name, []).extend(values)
-            bounds[attack] = scores[attack].bounds(errors)
+            bounds[attack] = scores[attack].bounds(errors, every=every)
         if leak := _leak(bounds, targets):
             return Decision("leaks", *leak, bounds, used)
         pending = [attack for attack in pending if not _below(bounds[attack], targets)]
@@ -205,16 +221,43 @@ def looks(strengths: int) -> int:
 
 
 def strengths_tried(sizes: Iterable[int]) -> int:
-    """Most strengths that are tried in families of these sizes, with no defense as one more."""
+    """Most strengths at which a bisection looks, in families of these sizes; and no defense."""
     return sum(map(looks, sizes)) + 1
 
 
-def bisect(strengths: int, word: Callable[[int], Word]) -> int | None:
+def weakest(strengths: int, word: Callable[[int, bool], Word]) -> int | None:
+    """The weakest strength that holds by every client; None if none was shown to.
+
+    What a bisection takes for it, by few clients, is asked again by all. Where these take the word
+    back the search goes on above, at most as often as a bisection looks.
+
+    Args:
+        strengths: how many there are.
+        word: on one of them, by number, by as many clients as it takes or by every one.
+    """
+
+    def searched(index: int) -> Word:
+        return word(index, False)
+
+    chosen = bisect(strengths, searched)
+    for _ in range(looks(strengths)):
+        if chosen is None or word(chosen, True) == "holds":
+            return chosen
+        chosen = bisect(strengths, searched, above=chosen)
+    return None
+
+
+def bisect(strengths: int, word: Callable[[int], Word], above: int = -1) -> int | None:
     """The weakest strength that was found to hold, by number; None if none was.
 
     Assumes that what holds does so at every greater strength. What is open does not hold.
+
+    Args:
+        strengths: how many there are.
+        word: on one of them, by number.
+        above: only those above this one are searched.
     """
-    low, high = -1, strengths
+    low, high = above, strengths
     while high - low > 1:
         middle = (low + high) // 2
         if word(middle) == "holds":

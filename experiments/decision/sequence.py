@@ -1,4 +1,9 @@
-"""Confidence sequences for means of scores in [0, 1], by betting; valid whenever one looks.
+"""Bounds of means of scores in [0, 1]: by betting, valid whenever one looks, or of a fixed number.
+
+Of clients whose number is fixed before any is attacked the bounds are Clopper and Pearson's, which
+hold for any scores in [0, 1] and are nearer for shares of which none is hit.
+
+By betting:
 
 A gambler who bets that the mean is below m holds after n clients, for a bet of ``b``,
 
@@ -14,10 +19,11 @@ confidence sequence of a Bernoulli rate.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
-from experiments.analysis.statistics import Floats
+from experiments.analysis.statistics import Floats, clopper_pearson
 
 BETS = ((1.0, 0.5), (0.75, 0.2), (0.5, 0.15), (0.25, 0.1), (0.1, 0.05))
 """Size of a bet and its share of the stake. Half is on the boldest, which loses all with one score
@@ -59,3 +65,37 @@ def _most(values: Floats, means: Floats) -> Floats:
             capital += share * np.cumprod(1 + bet * gains, axis=1)
     most: Floats = capital.max(axis=1)
     return most
+
+
+class Bound(Protocol):
+    """One-sided bounds of a mean, each wrong with at most ``error``."""
+
+    def upper(self, scores: Sequence[float], error: float) -> float:
+        """The mean is surely at most this."""
+
+    def lower(self, scores: Sequence[float], error: float) -> float:
+        """The mean is surely at least this."""
+
+
+class Betting:
+    """Bounds that hold at every look."""
+
+    def upper(self, scores: Sequence[float], error: float) -> float:
+        """See ``upper``."""
+        return upper(scores, error)
+
+    def lower(self, scores: Sequence[float], error: float) -> float:
+        """See ``lower``."""
+        return lower(scores, error)
+
+
+class Exact:
+    """Bounds of a number of clients that was fixed before."""
+
+    def upper(self, scores: Sequence[float], error: float) -> float:
+        """See ``clopper_pearson``; an error of each side."""
+        return clopper_pearson(sum(scores), len(scores), 2 * error)[1]
+
+    def lower(self, scores: Sequence[float], error: float) -> float:
+        """See ``clopper_pearson``; an error of each side."""
+        return clopper_pearson(sum(scores), len(scores), 2 * error)[0]

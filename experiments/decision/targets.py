@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.analysis.findings import UTILITY
 from experiments.analysis.portfolio import MOST_CLIENTS
 from experiments.bounds.information import CERTAIN, most
-from experiments.decision.sequence import upper
+from experiments.decision.sequence import Betting, Bound, Exact
 from experiments.stages.coverage import THRESHOLDS
 from fedsim.build import registry, suggest
 from fedsim.errors import ConfigError
@@ -22,11 +22,15 @@ SHARES = ("verbatim", "recognisable")
 """Targets that count clients: those with an example that came back exactly, or passed 25 dB or .9
 ROUGE-L, where a blind guess did not."""
 RARE = 0.25
-"""No number of clients shows that a share is 0. A target of 0 is held if no client is hit and the
-share is surely below this: 18 clients for one family of 15 strengths. A tenth would take 50."""
+"""No number of clients shows that a share is 0. A search goes on from a strength as from one that
+holds if no client is hit and the share is surely below this: 22 clients for one family of 15
+strengths. What it chooses is then tested by every client for the share that was asked. Halved, 45
+are attacked at each strength that seems to hold; doubled, every second search has to go on."""
+CAP = THRESHOLDS["psnr"]
+"""In dB. Pictures from here on are recognisable and count alike."""
 _RANGES = {
     "1": (0.0, 1.0),
-    "dB": (0.0, THRESHOLDS["psnr"]),
+    "dB": (0.0, CAP),
     "squared pixel": (0.0, 1.0),
     "points": (0.0, 100.0),
 }
@@ -45,12 +49,14 @@ class Target:
         value: the limit, in units of the metric.
         low: no leakage, in units of the metric.
         high: full leakage; below ``low`` where less is worse, as for an error.
+        share: largest share of hit clients where none is hit, for a target of 0.
     """
 
     name: str
     value: float
     low: float = 0.0
     high: float = 1.0
+    share: float = RARE
 
     @property
     def limit(self) -> float:
@@ -60,7 +66,12 @@ class Target:
     @property
     def passes(self) -> float:
         """The rescaled value that the upper bound has to be below."""
-        return self.limit or RARE
+        return self.limit or self.share
+
+    @property
+    def searched(self) -> Target:
+        """The same as it is asked of the few clients of a search."""
+        return replace(self, share=max(self.share, RARE))
 
     def scaled(self, value: float) -> float:
         """A value of the metric in [0, 1]."""
@@ -85,14 +96,15 @@ class Target:
         return f"{self.name}={self.value:g}"
 
 
-def parse_targets(texts: Iterable[str]) -> tuple[Target, ...]:
-    """Read ``--hold``.
+def parse_targets(texts: Iterable[str], share: float) -> tuple[Target, ...]:
+    """Read ``--hold``, and ``--share`` where no client may be hit.
 
     Raises:
         ConfigError: nothing is to be held, a metric is unknown or named twice, or a value is not in
             its range.
     """
-    targets = tuple(_target(*_pair(text, "--hold", "rouge1=.2")) for text in texts)
+    pairs = (_pair(text, "--hold", "rouge1=.2") for text in texts)
+    targets = tuple(replace(_target(*pair), share=share) for pair in pairs)
     if not targets:
         raise ConfigError("--hold: nothing is to be held. Write --hold verbatim=0, for example.")
     names = [target.name for target in targets]
@@ -196,9 +208,10 @@ def clients_needed(target: Target, score: float, error: float) -> int:
         score: of each client, rescaled; below ``target.passes``.
         error: of an upper bound.
     """
+    bound: Bound = Exact() if target.name in SHARES else Betting()
 
     def shows(clients: int) -> bool:
-        return upper([score] * clients, error) < target.passes
+        return bound.upper([score] * clients, error) < target.passes
 
     most = 1
     while most < MOST_CLIENTS and not shows(most):
@@ -220,7 +233,9 @@ def check_clients(targets: Sequence[Target], error: float, clients: int) -> None
     for target in targets:
         needed = clients_needed(target, 0.0, error)
         if needed > clients:
+            of = "" if target.limit else f" --share {target.share:g}"
+            what = "value" if target.limit else "share"
             raise ConfigError(
-                f"--hold {target.text()}: {clients} clients cannot show it; if nothing leaks, it "
-                f"takes {needed}. Add clients, or hold a greater value."
+                f"--hold {target.text()}{of}: {clients} clients cannot show it; if nothing leaks, "
+                f"it takes {needed}. Add clients, or hold a greater {what}."
             )

@@ -10,20 +10,22 @@ from functools import cached_property
 from statistics import fmean
 from typing import TypeAlias
 
+from experiments.analysis.evidence import Kind
 from experiments.analysis.hits import CLOSE, EXACT_METRIC
-from experiments.analysis.power import counting_effect, shortfall
+from experiments.analysis.power import Power, Search, counting_effect
 from experiments.decision.plan import UNDEFENDED
 from experiments.decision.search import Score
 from experiments.decision.targets import SHARES, Target, unit_of, whole_range
 from experiments.plan.cells import Cell
 from experiments.plan.config import VerdictRule
-from experiments.plan.entries import Entry, allows_for, entries
+from experiments.plan.entries import Entry, entries
 from experiments.stages.attack import Attackers
 from experiments.stages.coverage import THRESHOLDS, is_exact
 from experiments.stages.score import Scorer
+from experiments.stages.search_errors import search_errors
 from fedsim.api.victims import Victims
 from fedsim.capture import CaptureKey
-from fedsim.records import LOST, MAIN, PRIOR_ONLY, ScoreRow, shown
+from fedsim.records import LOST, MAIN, PRIOR_ONLY, AttackKey, ScoreRow, shown
 
 Guessed: TypeAlias = dict[str, ScoreRow]
 """The scores of one guess at one example, by metric."""
@@ -75,7 +77,7 @@ class CellTrial:
             attack: {target.name: [] for target in self.targets} for attack in attacks
         }
         self._attacked |= {*clients}
-        self._guessable |= any(map(self._comes_near, clients)) or self._guesses_by_chance(labels)
+        self._guessable |= self._guesses_by_chance(labels)
         for client in clients:
             scores = self._of_client(labels, client)
             for target in self._measured:
@@ -99,37 +101,42 @@ class CellTrial:
             return "an example came back exactly, and at other clients the like happens by chance"
         if self.cells[0].config.defense == (UNDEFENDED,):
             return ""
-        ran = {label for label, done in self._ran.items() if 2 * sum(done) >= len(done)}
         if not self.can_guess:
             return "the blind guess is empty without rows of the attacker's own ([auxiliary])"
-        keys = [entry.key for entry in self._entries if entry.label in ran]
-        options = json.dumps(self.cells[0].config.defense)
-        fitting = [key for key in keys if allows_for(key, options)]
-        if not fitting:
-            return "no attack that is adapted to the defense was run"
-        working = [entry.key for entry in self._entries if entry.label in self.working]
-        resting = [key for key in fitting if key in working]
-        if not resting:
-            return "no attack that is adapted to the defense is shown to work without one"
-        labels = [entry.label for entry in self._entries if entry.key in resting]
-        if self._below_blind(labels):
-            return "the attacks that are adapted to the defense return less than a blind guess"
-        return ""
+        lacking = (reason.kind for power in self._powers() for reason in power.lacking())
+        return next((_LACKING[kind] for kind in lacking), "")
 
-    def _below_blind(self, labels: Collection[str]) -> bool:
-        """Whether by some target all of these attacks are below the blind guess in the mean."""
+    def _powers(self) -> Iterator[Power]:
+        """What is known of the attacks beside their scores, by each target."""
+        keys = {entry.label: entry.key for entry in self._entries}
+        searches = dict(self._searched())
         for target in self._measured:
-            name, blind = target.name, self.blind[target.name]
-            leads = [
-                fmean(values[client] - blind[client] for client in both)
-                for label in labels
-                for values in [self._means.get(label, {}).get(name, {})]
-                if (both := values.keys() & blind.keys())
-            ]
-            effect = counting_effect(unit_of(name), self.rule) / abs(target.high - target.low)
-            if shortfall(leads, effect):
-                return True
-        return False
+            effect = counting_effect(unit_of(target.name), self.rule)
+            yield Power(
+                defense="",
+                options=json.dumps(self.cells[0].config.defense),
+                tried={keys[label]: 2 * sum(d) >= len(d) for label, d in self._ran.items()},
+                working={key: "" for label, key in keys.items() if label in self.working},
+                leads={keys[label]: lead for label, lead in self._leads(target).items()},
+                searches=searches,
+                smallest=effect / abs(target.high - target.low),
+            )
+
+    def _searched(self) -> Iterator[tuple[AttackKey, Search]]:
+        """How far the attacks searched, of the last training in which they have an objective."""
+        for cell in self.cells:
+            for errors in search_errors(cell):
+                excess = errors.excess or 0.0
+                yield errors.attacker, Search(errors.missed, errors.errors, excess, errors.unit)
+
+    def _leads(self, target: Target) -> dict[str, float]:
+        """Of each attack its mean lead over the blind guess."""
+        blind, leads = self.blind[target.name], {}
+        for label, by_target in self._means.items():
+            values = by_target.get(target.name, {})
+            if both := values.keys() & blind.keys():
+                leads[label] = fmean(values[client] - blind[client] for client in both)
+        return leads
 
     @cached_property
     def _measured(self) -> tuple[Target, ...]:
@@ -173,18 +180,6 @@ class CellTrial:
         """Whether another client held this row before, so that only a hit of it counts."""
         return row is not None and self._holder.setdefault(row, client) != client
 
-    def _comes_near(self, client: int) -> bool:
-        """Whether the blind guess at a client is so good that it may hit another by chance."""
-        return any(
-            row.value is not None and row.value >= CLOSE[row.metric]
-            for scorer in self._scorers
-            for key in scorer.victims.keys
-            if key.client == client
-            for entry in filter(_is_blind, self._entries)
-            for row in scorer.attack_rows(entry, key)
-            if row.metric in CLOSE
-        )
-
     def _guesses_by_chance(self, labels: Collection[str]) -> bool:
         """Whether a private text was guessed for a client who does not hold it."""
         return any(
@@ -222,6 +217,16 @@ class CellTrial:
         yield from (target.name for target in self.targets if target.name not in SHARES)
 
 
+_LACKING: Mapping[Kind, str] = {
+    "hardly_tested": "every attack refused most clients",
+    "no_adaptive": "no attack that is adapted to the defense was run",
+    "no_control": "no attack that is adapted to the defense is shown to work without one",
+    "below_blind": "the attacks that are adapted to the defense return less than a blind guess",
+    "search_errors": "a search ended too early: the private rows have the better objective",
+}
+"""What is missing for a word of holding, see ``experiments.analysis.power``."""
+
+
 def _is_blind(entry: Entry) -> bool:
     return entry.key.attack == PRIOR_ONLY
 
@@ -234,27 +239,33 @@ def _of_examples(target: Target, scores: Sequence[Score]) -> Score:
 
 
 def _came_back(rows: Guessed, blind: Guessed) -> bool:
-    """Whether a guess is exact, not certified, and the blind guess is not exact."""
+    """Whether a guess is exact, not certified, and the blind guess is not near."""
     name = next(name for name in EXACT_METRIC.values() if name in rows)
-    lucky = name in blind and is_exact(blind[name])
-    return is_exact(rows[name]) and not rows[name].certified and not lucky
+    return is_exact(rows[name]) and not rows[name].certified and not _is_near(blind)
+
+
+def _is_near(blind: Guessed) -> bool:
+    """Whether the blind guess comes near the example, which is then guessable."""
+    main = next((name for name in MAIN.values() if name in blind), None)
+    value = blind[main].value if main else None
+    return main is not None and value is not None and value >= CLOSE[main]
 
 
 def _score(target: Target, rows: Guessed, blind: Guessed, *, guessable: bool) -> float | None:
     """The rescaled score of one guess; of the blind one where the attack refused the victim.
 
-    An exact example counts if it is certified, or if the blind guess comes near to no victim so
-    far, as in ``experiments.analysis.hits``. Else it keeps the strength open.
+    An exact example counts if it is certified, or if the blind guess does not come near it and
+    nobody's text was guessed for another client, as in ``experiments.analysis.hits``. Else it keeps
+    the strength open.
     """
     main = next(name for name in MAIN.values() if name in rows)
     if target.name == "verbatim":
         exact = next(rows[name] for name in EXACT_METRIC.values() if name in rows)
-        return float(is_exact(exact) and (bool(exact.certified) or not guessable))
+        alone = not guessable and not _is_near(blind)
+        return float(is_exact(exact) and (bool(exact.certified) or alone))
     if target.name == "recognisable":
         value = rows[main].value
-        near = blind[main].value if main in blind else None
-        passed = value is not None and value >= THRESHOLDS[main]
-        return float(passed and (near is None or near < THRESHOLDS[main]))
+        return float(value is not None and value >= THRESHOLDS[main] and not _is_near(blind))
     value = rows[target.name].value
     if value is None and rows[target.name].unscored and target.name in blind:
         value = blind[target.name].value

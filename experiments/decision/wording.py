@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from experiments.decision.answer import Answer, Cost, FamilyAnswer, ReachedTarget, Tried
-from experiments.decision.search import Errors, strengths_tried
+from experiments.decision.search import Errors
 from experiments.decision.targets import (
-    RARE,
+    CAP,
     SHARES,
     Target,
     clients_needed,
@@ -29,6 +29,11 @@ COLUMNS = (
 )
 
 
+def targets_of(answer: Answer) -> tuple[Target, ...]:
+    """What was to be held."""
+    return parse_targets(answer.question.hold, answer.question.share)
+
+
 def measured(target: str, value: float | None) -> str:
     """A value of a target with its unit."""
     unit = unit_of(target)
@@ -41,12 +46,13 @@ def goal(target: Target) -> str:
     if target.name in SHARES:
         example = "came back exactly" if target.name == "verbatim" else "is recognisable"
         if not target.value:
-            return (
-                f"no client of whom an example {example}, surely fewer than {_percent(RARE)} of all"
-            )
+            of = _percent(target.share)
+            return f"no client of whom an example {example}, surely fewer than {of} of all"
         return f"fewer than {_percent(target.value)} of clients of whom an example {example}"
     side = "below" if target.high > target.low else "above"
-    return f"mean {title(target.name)} {side} {measured(target.name, target.value)}"
+    limit = measured(target.name, target.value)
+    capped = f", each cut at {measured(target.name, target.high)}," if target.high == CAP else ""
+    return f"mean {title(target.name)}{capped} {side} {limit}"
 
 
 def headline(answer: Answer) -> str:
@@ -61,12 +67,38 @@ def headline(answer: Answer) -> str:
         chosen = answer.families[answer.chosen]
         tried = chosen.at_weakest
         assert tried is not None
-        return f"{tried.name} is the weakest that holds{_price(chosen)}"
+        return (
+            f"{tried.name} is the weakest that holds{_end(chosen)}{_price(chosen)}{_once(answer)}"
+        )
     if any(family.outcome == "costs too much" for family in answer.families):
         return "No defense holds at that cost: what holds loses more utility"
     if all(family.outcome == "leaks" for family in answer.families):
         return "No defense holds: each leaks at its strongest"
     return "No defense is shown to hold"
+
+
+def _end(family: FamilyAnswer) -> str:
+    """That the answer is the strongest strength of the range, where nothing stronger was there."""
+    last = len(family.values) > 1 and family.weakest == len(family.values) - 1
+    return ", the strongest of its range" if last else ""
+
+
+def _once(answer: Answer) -> str:
+    """Of how little the answer is, where it is of one training or of the first round alone."""
+    training = "of one training" if answer.trainings == 1 else ""
+    first = "in round 1" if answer.rounds.startswith("round 1 of") else ""
+    said = ", ".join(filter(None, (training, first)))
+    return f" ({said})" if said else ""
+
+
+def _reached_bounds(tried: Tried) -> str:
+    """What all clients show: ``0 of 48 verbatim: at most 6 %``."""
+    shares = [reached for reached in tried.reached if reached.target in SHARES]
+    return "; ".join(
+        f"{round(reached.mean * reached.clients)} of {reached.clients} {reached.target}: at most "
+        f"{_percent(reached.high)}"
+        for reached in shares
+    )
 
 
 def outcome(family: FamilyAnswer) -> str:
@@ -84,7 +116,10 @@ def outcome(family: FamilyAnswer) -> str:
             f"everything in the range holds, from {at.name} on{_beside_blind(at)}; a weaker one "
             "may do"
         )
-    return f"{at.name} holds{_beside_blind(at)}"
+    bounds = _reached_bounds(at)
+    said = f"{at.name} holds{_end(family)}{f' ({bounds})' if bounds else ''}{_beside_blind(at)}"
+    gaps = " and ".join(f"{gap.name} {state(gap)}" for gap in family.gaps)
+    return f"{said}. NOT MONOTONE: {gaps}, though it is stronger" if gaps else said
 
 
 def _beside_blind(tried: Tried) -> str:
@@ -131,7 +166,7 @@ def state(tried: Tried) -> str:
 def table(answer: Answer) -> Table:
     """One line for each family, after that of no defense."""
     rows = [_undefended(answer.undefended), *(_row(family) for family in answer.families)]
-    holds = "; ".join(goal(target) for target in parse_targets(answer.question.hold))
+    holds = "; ".join(goal(target) for target in targets_of(answer))
     caption = (
         f"The weakest strength of each defense that holds: {holds}. Of all words holds and of all "
         f"words leaks, any is wrong with at most {_percent(answer.question.error)}."
@@ -149,11 +184,11 @@ def notes(answer: Answer) -> Iterator[str]:
             "Without a defense the model is not surely better than before training, so that no "
             "cost can be told: train it longer."
         )
-    strengths = strengths_tried(len(family.values) for family in answer.families)
-    error = Errors.shared(answer.question.error, strengths, 1, 1).holds
+    sizes = [len(family.values) for family in answer.families]
+    error = Errors.shared(answer.question.error, sizes, 1, 1).holds
     yield f"Attacked was {answer.rounds}, by {', '.join(answer.attacks)}."
     for reached in answer.undefended.reached:
-        target = next(t for t in parse_targets(answer.question.hold) if t.name == reached.target)
+        target = next(t for t in targets_of(answer) if t.name == reached.target)
         if reached.blind is not None and (
             floor := blind_floor(target, reached.blind, answer.undefended.available, error)
         ):
@@ -176,8 +211,8 @@ def notes(answer: Answer) -> Iterator[str]:
             "--hold label_accuracy=.7 would hold these."
         )
     yield (
-        "It is taken for granted that what holds does so at every greater strength, and that "
-        "other clients are like these. A stronger attack may still succeed."
+        "It is taken for granted that other clients are like these, and that what holds does so at "
+        "every greater strength; of those one more was tried. A stronger attack may still succeed."
     )
     yield (
         f"The rows ({answer.rows}) are taken as public. Were they private, the search would have "

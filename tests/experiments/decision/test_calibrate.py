@@ -301,7 +301,15 @@ def test_a_grid_leaves_the_search_that_it_is_compared_with(
     """By other errors a later answer would be another."""
     experiment = load_plan(str(write(tmp_path))).experiments[0]
     question = Question(
-        experiment="", hold=(), lose={}, ranges={}, strengths=3, group=3, error=0.1, seeds=2
+        experiment="",
+        hold=(),
+        share=0.1,
+        lose={},
+        ranges={},
+        strengths=3,
+        group=3,
+        error=0.1,
+        seeds=2,
     )
     family = SearchedFamily(({"name": "gaussian_noise"},), None, None, (0.1, 0.2, 0.4))
     console = Console(quiet=True)
@@ -310,7 +318,7 @@ def test_a_grid_leaves_the_search_that_it_is_compared_with(
     errors_of: list[Errors] = []
     monkeypatch.setattr(Calibration, "_bench", lambda self: nullcontext(Mock()))
     monkeypatch.setattr(Calibration, "_run", lambda self, places: None)
-    monkeypatch.setattr(Calibration, "_at", lambda self, *_: errors_of.append(self.errors))
+    monkeypatch.setattr(Calibration, "_at", lambda self, *_, **__: errors_of.append(self.errors))
     search.grid()
     assert len(errors_of) == len(family.values) + 1
     assert errors_of[0] != errors

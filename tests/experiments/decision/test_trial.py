@@ -69,7 +69,7 @@ def test_no_strength_holds_where_a_search_was_cut_short(status: str, word: str) 
     ],
 )
 def test_no_strength_holds_against_an_adapted_attack_that_works_nowhere(
-    working: tuple[str, ...], fault: str
+    working: tuple[str, ...], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = {
         "span": AttackKey("span", "{}", adaptive=False),
@@ -78,7 +78,8 @@ def test_no_strength_holds_against_an_adapted_attack_that_works_nowhere(
     }
     defense = ({"name": "clip", "norm": 1.0},)
     cell: Any = SimpleNamespace(config=SimpleNamespace(defense=defense))
-    trial = CellTrial((cell,), SimpleNamespace(), (), working)  # type: ignore[arg-type]
+    trial = CellTrial((cell,), SimpleNamespace(), (VERBATIM,), working)  # type: ignore[arg-type]
+    monkeypatch.setattr(trial, "_searched", tuple)
     trial.__dict__["_entries"] = [
         Entry(label, {"name": key.attack}, key.attack_options, key.adaptive)
         for label, key in keys.items()
@@ -101,10 +102,11 @@ def test_no_strength_holds_against_an_adapted_attack_that_works_nowhere(
     ],
 )
 def test_an_attack_that_measures_the_noise_need_not_be_told_of_it(
-    defense: dict[str, Any], working: tuple[str, ...], fault: str
+    defense: dict[str, Any], working: tuple[str, ...], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell: Any = SimpleNamespace(config=SimpleNamespace(defense=(defense,)))
-    trial = CellTrial((cell,), SimpleNamespace(), (), working)  # type: ignore[arg-type]
+    trial = CellTrial((cell,), SimpleNamespace(), (VERBATIM,), working)  # type: ignore[arg-type]
+    monkeypatch.setattr(trial, "_searched", tuple)
     trial.__dict__["_entries"] = [
         Entry("span", {"name": "span"}, "{}", adaptive=False, estimates=Span.estimates)
     ]
@@ -239,7 +241,7 @@ def test_an_exact_text_proves_no_leak_where_others_were_guessed_by_chance(by_cha
 @pytest.mark.parametrize("target", [Target("rouge1", 0.4), VERBATIM])
 @pytest.mark.parametrize(("value", "below"), [(0.1, True), (0.18, False), (0.3, False)])
 def test_an_attack_below_the_blind_guess_holds_nothing(
-    value: float, below: bool, target: Target
+    value: float, below: bool, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     def rows(entry: Entry, key: Any) -> list[ScoreRow]:
@@ -265,5 +267,6 @@ def test_an_attack_below_the_blind_guess_holds_nothing(
             Entry("prior_only", {"name": "prior_only"}, "{}", adaptive=False),
         ],
     }
+    monkeypatch.setattr(trial, "_searched", tuple)
     trial.attack(["span"], range(4))
     assert ("less than a blind guess" in trial.faults()) == below
