@@ -30,6 +30,8 @@ _CLASSES = 10
 """Of the built-in pictures."""
 _ROWS = 100
 """Fewest public rows of the attacker."""
+_DOZEN = 12
+"""Clients of a simulation where too few were captured to decide a verdict."""
 _CLIENTS = 5
 """Fewest with which a mean decides a verdict."""
 
@@ -114,12 +116,13 @@ def experiment_of(folder: Path, out: Path, model: str | None = None) -> str:
 def _attacks(spec: TaskSpec, *, counted: bool) -> Iterator[str]:
     yield "attacks = ["
     if spec.kind == "image-classification":
-        yield '    { name = "inverting", steps = 200 },  # 4800 if not given, as in its paper'
+        yield "    # 4800 steps if not given, as in its paper; and told of each defense"
+        yield '    { name = "inverting", steps = 200, variants = [{ adaptive = true }] },'
         yield '    { name = "ridge" },  # learns from defended updates of public rows'
         if counted:
             yield '    { name = "statistics" },  # reads the running statistics, too'
     else:
-        yield '    { name = "span" },'
+        yield '    { name = "span", variants = [{ adaptive = true }] },  # and told of each defense'
     yield '    { name = "prior_only" },  # the null baseline: it never looks at an update'
     yield "]"
 
@@ -210,10 +213,12 @@ def _federation(store: CaptureStore, records: list[CaptureRecord]) -> Iterator[_
     gradient = all(record.kind == "gradient" for record in records)
     members = max(known.cohort, 1)
     by_round = Counter(record.key.round for record in records)
-    clients = max(by_round.values()) * members
+    captured = max(by_round.values()) * members
+    clients = captured if captured >= _CLIENTS or members > 1 else _DOZEN
     yield _Line("protocol", "fedsgd" if gradient else "fedavg", f"clients send {first.kind}")
-    few = f"; a verdict needs {_CLIENTS}" if clients < _CLIENTS else ""
-    yield _Line("clients", clients, f"captured in a round{few}")
+    few = f"{captured} captured in a round; a verdict needs {_CLIENTS}"
+    whole = few if clients != captured else "captured in a round"
+    yield _Line("clients", clients, whole)
     yield _Line("rounds", max(by_round), "captured")
     counted = _counted(store, first)
     steps, why = (1, "FedSGD") if gradient else (known.local_steps, "the server says so")

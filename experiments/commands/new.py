@@ -21,12 +21,17 @@ from fedsim.visible import say
 
 CLASSES: Mapping[str, str] = {
     "attack": "ClassMean",
+    "matching_attack": "GradientMatch",
     "text_attack": "LargestRows",
     "defense": "LaplacianNoise",
     "metric": "MeanAbsoluteError",
 }
 """Kinds of packages, and the class of their template."""
-TITLES: Mapping[str, str] = {"attack": "class mean", "text_attack": "largest rows"}
+TITLES: Mapping[str, str] = {
+    "attack": "class mean",
+    "matching_attack": "gradient match",
+    "text_attack": "largest rows",
+}
 """Titles of the templates' attacks, by which tables name them."""
 KINDS = (*CLASSES, "dataset", "experiment")
 _NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
@@ -56,7 +61,7 @@ def new(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=", ".join(KINDS))],
     name: Annotated[str, typer.Argument(metavar="NAME", help="lower case, e.g. class_mean")],
 ) -> None:
-    """Write an attack (on images or texts), defense, metric, dataset or experiment to begin with.
+    """Write an attack (three kinds), defense, metric, dataset or experiment to begin with.
 
     An attack, a defense and a metric are a package in a folder of that name: change its class, and
     pip install -e makes it known to every experiment. Each comes with an experiment that uses it.
@@ -87,11 +92,16 @@ def new(
     say(f"{', '.join(map(str, written))} written. Try: {install}fedsim run {name}.toml")
 
 
+def _group(kind: str) -> str:
+    """``attack`` of a ``text_attack``."""
+    return kind.rpartition("_")[2]
+
+
 def _taken(kind: str) -> Collection[str]:
     """Names that an installed package may not have."""
     from experiments.preview.manuals import KINDS, pages
 
-    shelf = f"{kind.removeprefix('text_')}s"
+    shelf = f"{_group(kind)}s"
     return pages(shelf) if shelf in KINDS else ()
 
 
@@ -106,7 +116,7 @@ def _package(kind: str, name: str) -> dict[str, str]:
         code = code.replace('"mae"', f'"{name}"')
     elif kind in TITLES:
         code = code.replace(f'"{TITLES[kind]}"', f'"{name.replace("_", " ")}"')
-    group = f"{kind.removeprefix('text_')}s"
+    group = f"{_group(kind)}s"
     project = _PROJECT.format(name=name, group=group, cls=cls)
     return {f"{name}.py": code, "pyproject.toml": project}
 

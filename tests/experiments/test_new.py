@@ -69,7 +69,7 @@ def test_a_template_is_written_again_where_there_was_no_room(
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_template_is_the_code_of_its_tutorial(kind: str) -> None:
-    tutorial = f"own-{kind.removeprefix('text_')}.md"
+    tutorial = f"own-{kind.rpartition('_')[2]}.md"
     page = (ROOT / "docs" / "tutorial" / tutorial).read_text("utf-8")
     template = (ROOT / "experiments" / "templates" / f"{kind}.py").read_text("utf-8")
     assert template.partition("\n\n")[2] in re.findall(r"```python\n(.*?)```", page, re.DOTALL)

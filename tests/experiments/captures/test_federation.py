@@ -38,7 +38,7 @@ def test_a_captured_language_model_is_planned_and_run(
     plan = load_plan("federation.toml", ["attacks=[{ name = 'span' }]", "auxiliary.rows=5"])
     (experiment,) = plan.experiments
     federation = experiment.federation
-    assert (federation.protocol, federation.clients, federation.batch_size) == ("fedavg", 2, 7)
+    assert (federation.protocol, federation.clients, federation.batch_size) == ("fedavg", 12, 7)
     assert [table["name"] for table in experiment.defenses] == [
         *("none", "gaussian_noise", "gaussian_noise", "prune", "freeze_embeddings", "clip")
     ]
@@ -48,10 +48,10 @@ def test_a_captured_language_model_is_planned_and_run(
     sent = initial_weights(task, experiment.task, 0)
     assert torch.equal(sent["transformer.wte.weight"], held.before["transformer.wte.weight"])
     assert said("show", "federation.toml")[0] == 0
-    one = "federation.batch_size=1"
-    small = load_plan("federation.toml", [one, "defenses=[{ name = 'none' }]"])
+    few = ["federation.batch_size=1", "federation.clients=2"]
+    small = load_plan("federation.toml", [*few, "defenses=[{ name = 'none' }]"])
     outcome = execute(Run.create(small, tmp_path / "run"), STAGES, quiet=True)
-    assert outcome.statuses == {"done": 4}
+    assert outcome.statuses == {"done": 6}
 
 
 def test_a_file_is_not_overwritten_and_needs_its_model(captures: Path, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_folder_of_state_dicts_with_and_without_the_filter(tmp_path: Path, sai
     assert said("init", updates, "--out", out, "--model", NAMED[1])[0] == 0
     text = out.read_text("utf-8")
     assert 'protocol = "fedavg"' in text
-    assert f"clients = {CLIENTS}" in text
+    assert f"clients = 12  # {CLIENTS} captured in a round" in text
 
 
 @pytest.mark.slow
