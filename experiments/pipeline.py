@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attacks.scheduling.ledger import Ledger
 from experiments.console import Console
@@ -21,6 +21,9 @@ from fedsim.api.unfinished import continuation
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import remove_temporaries
 from fedsim.records import shown
+
+if TYPE_CHECKING:
+    from experiments.report.headline import ClosingRow
 
 T = TypeVar("T")
 
@@ -36,7 +39,7 @@ class RunOutcome:
         unrepeated: that jobs of an earlier commit were not run again; empty if none were.
         partial: that some jobs were not run when the run was scored; empty if all were.
         page: the report, if it was written.
-        answer: what leaked, in one line; empty without a report.
+        answer: what leaked under each defense; empty without a report.
     """
 
     run: Path
@@ -48,7 +51,7 @@ class RunOutcome:
     unrepeated: str = ""
     partial: str = ""
     page: Path | None = None
-    answer: str = ""
+    answer: list[ClosingRow] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
@@ -66,7 +69,7 @@ class RunOutcome:
             "interrupted": len(self.interrupted),
             "partial": self.partial,
             "report": None if self.page is None else str(self.page),
-            "answer": self.answer,
+            "answer": [row._asdict() for row in self.answer],
         }
 
     def line(self) -> str:
@@ -92,7 +95,11 @@ class RunOutcome:
             words.append(f"{self.without_gpu} asked for a GPU, found none and ran on the CPU")
         if self.page is not None:
             words.append(f"report: {self.page}")
-        return "\n".join(filter(None, ("; ".join(words), self.answer)))
+        if not self.answer:
+            return "; ".join(words)
+        from experiments.report.headline import closing_table
+
+        return f"{'; '.join(words)}\n{closing_table(self.answer)}"
 
 
 def execute(

@@ -1,13 +1,15 @@
-"""What a run says to a terminal: its answer in one line, and which defenses a gate finds open."""
+"""What a run says to a terminal: its closing table, and which defenses a gate finds open."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.analysis.gate import where
+from experiments.report.costs import brief_cost
 from experiments.report.doubts import refusals
 from experiments.report.naming import attack_label, bare_name
 from experiments.report.reasons import phrases
@@ -16,28 +18,74 @@ from experiments.wording.defense_names import defense_name
 from fedsim.files import read_record
 from fedsim.records import PRIOR_ONLY
 
-_MOST = 3
-"""Defenses named in a line."""
+_MOST = 12
+"""Defenses that the closing table shows."""
+_COLUMNS = ("defense", "verdict", "strongest attack", "mean", "blind", "worst 10 %", "came back")
+_WIDEST = 40
+"""Characters of a name, after which it is cut."""
 
 
-def headline(run: Path) -> str:
-    """The strongest attack without a defense and under three, those that leak first, of every task.
+class ClosingRow(NamedTuple):
+    """What a run says of one defense to a terminal.
+
+    Attributes:
+        defense: its name.
+        verdict: its word, with the grade of a leak.
+        attack: the strongest; empty where none could run.
+        mean: of the main metric.
+        blind: the same of a blind guess.
+        worst: mean of the tenth of the victims of whom most came back.
+        recovered: how many of how many victims.
+        cost: in utility.
+        refused: which attacks refused every victim, and why.
+    """
+
+    defense: str
+    verdict: str
+    attack: str = ""
+    mean: str = ""
+    blind: str = ""
+    worst: str = ""
+    recovered: str = ""
+    cost: str = ""
+    refused: str = ""
+
+
+def headline(run: Path) -> list[ClosingRow]:
+    """The answer of every task: no defense first, then what leaks.
 
     Raises:
         StoreError: the run has no report.
     """
     findings = read_record(run / "summary.json", Findings)
-    return "; ".join(clause for section in findings.sections for clause in _clauses(section))
+    return [row for section in findings.sections for row in closing_rows(section)]
 
 
-def _clauses(section: TaskFindings) -> Iterator[str]:
-    verdicts = sorted(section.evidence.verdicts, key=_urgency)
-    for verdict in verdicts[: _MOST + 1]:
+def closing_rows(section: TaskFindings) -> Iterator[ClosingRow]:
+    """One row for each defense."""
+    for verdict in sorted(section.evidence.verdicts, key=_urgency):
         name = defense_name(verdict.defense, verdict.defense_options)
         where = bare_name(section) if verdict.defense == "none" else name
-        yield f"{where}: {clause(section, verdict)}"
-    if (more := len(verdicts) - _MOST - 1) > 0:
-        yield f"and {more} more"
+        yield _row(section, verdict, where)
+
+
+def closing_table(rows: Sequence[ClosingRow]) -> str:
+    """The rows as a table of plain text, and below it what was refused."""
+    shown = [(*row[:6], ", ".join(filter(None, (row.recovered, row.cost)))) for row in rows]
+    cells = [[_cut(cell) for cell in row] for row in [_COLUMNS, *shown[:_MOST]]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    if (more := len(rows) - _MOST) > 0:
+        lines.append(f"and {more} more, which the report shows")
+    refused = [f"{row.defense}: {row.refused}" for row in rows[:_MOST] if row.refused]
+    return "\n".join([*lines, *refused])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _urgency(verdict: Verdict) -> tuple[bool, bool]:
@@ -45,28 +93,34 @@ def _urgency(verdict: Verdict) -> tuple[bool, bool]:
     return verdict.defense != "none", "leak" not in verdict.word or verdict.word == "no leak found"
 
 
-def clause(section: TaskFindings, verdict: Verdict) -> str:
+def _row(section: TaskFindings, verdict: Verdict, where: str) -> ClosingRow:
     """The word of a verdict, its strongest attack, and what came back."""
+    refused = _refused(section, verdict)
     if verdict.strongest is None:
         measured = any(r.leakage and section.main not in r.leakage for r in section.results)
-        could = f"no attack could run{_refused(section, verdict)}"
-        return f"{section.main} is not in metrics" if measured else could
-    counts = recovered(section, verdict)
-    value = f"{section.main} {verdict.strongest.leakage.mean:.3g}"
+        why = f"{section.main} is not in metrics" if measured else "no attack could run"
+        return ClosingRow(where, why, refused=refused)
+    counts, grade = recovered(section, verdict), f" ({verdict.grade})"
+    result = section.result(verdict.place, verdict.strongest.attacker)
+    known = result.leakage.get(section.main) if result else None
     blind = verdict.nulls.get(PRIOR_ONLY)
-    beside = "" if blind is None else f" ({blind:.3g} by a blind guess)"
-    whole = f"{counts[0]} of {counts[1]} {things(section)} recovered, " if counts else ""
-    grade = f" ({verdict.grade})" if verdict.word == "leaks" else ""
-    said = f"{word_of(section, verdict)}{grade}"
-    best = attack_label(section, verdict.strongest.attacker)
-    return f"{said}: {best}, {whole}{value}{beside}{_refused(section, verdict)}"
+    return ClosingRow(
+        defense=where,
+        verdict=word_of(section, verdict) + (grade if verdict.word == "leaks" else ""),
+        attack=attack_label(section, verdict.strongest.attacker),
+        mean=f"{section.main} {verdict.strongest.leakage.mean:.3g}",
+        blind="" if blind is None else f"{blind:.3g}",
+        worst="" if known is None else f"{known.worst:.3g}",
+        recovered=f"{counts[0]} of {counts[1]} {things(section)}" if counts else "",
+        cost=brief_cost(section, verdict).strip(),
+        refused=refused,
+    )
 
 
 def _refused(section: TaskFindings, verdict: Verdict) -> str:
-    """Which attacks refused every victim, and why: `` (LAMP refused: no prior)``."""
+    """Which attacks refused every victim, and why: ``LAMP refused: no prior``."""
     known = refusals(section, verdict.place).items()
-    said = [f"{name} refused{f': {reason}' if reason else ''}" for name, reason in known]
-    return f" ({'; '.join(said)})" if said else ""
+    return "; ".join(f"{name} refused{f': {reason}' if reason else ''}" for name, reason in known)
 
 
 def open_verdicts(findings: Findings, defense: str | None = None) -> Iterator[str]:

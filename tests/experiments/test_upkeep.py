@@ -20,7 +20,7 @@ from experiments import cli
 from experiments.analysis.findings import Findings
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
-from experiments.report.headline import headline
+from experiments.report.headline import closing_table, headline
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 from fedsim.records import OTHER_CLIENT, ScoreRow
@@ -31,11 +31,11 @@ from tests.experiments.conftest import Said
 
 
 def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
-    said_first = "no defense: leaks (verbatim): embedding rows, 3 of 3 texts recovered"
-    answer = f"{said_first}, rougeL 1 (0 by a blind guess)"
-    assert headline(finished) == answer
-    assert said("report", finished)[1].splitlines()[-1] == answer
-    assert json.loads(said("report", finished, "--json")[1])["answer"] == answer
+    (row,) = headline(finished)
+    assert row[:5] == ("no defense", "leaks (verbatim)", "embedding rows", "rougeL 1", "0")
+    assert row.recovered == "3 of 3 texts"
+    assert said("report", finished)[1].splitlines()[-1] == closing_table([row]).splitlines()[-1]
+    assert json.loads(said("report", finished, "--json")[1])["answer"] == [row._asdict()]
     (listed,) = json.loads(said("ls", finished.parent, "--json")[1])
     assert listed["state"] == "reported"
     assert listed["megabytes"] > 0
@@ -269,7 +269,8 @@ def test_many_examples_of_one_client_hold_no_limit(copied: Path, said: Said) -> 
 def test_a_run_without_the_main_metric_says_so(copied: Path, said: Said) -> None:
     rows = [r for r in read_rows(copied / "scores.parquet", ScoreRow) if r.metric != "rougeL"]
     write_rows(copied / "scores.parquet", ScoreRow, rows)
-    assert said("report", copied)[1].splitlines()[-1] == "no defense: rougeL is not in metrics"
+    last = said("report", copied)[1].splitlines()[-1]
+    assert last.split() == ["no", "defense", "rougeL", "is", "not", "in", "metrics"]
 
 
 @pytest.mark.parametrize(

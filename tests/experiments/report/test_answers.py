@@ -12,7 +12,7 @@ from experiments.analysis.evidence import Kind, Reached, Reason, Verdict, Word
 from experiments.analysis.findings import Problem
 from experiments.report.answers import answers, certainty, names, overall
 from experiments.report.costs import cost, costs
-from experiments.report.headline import _clauses
+from experiments.report.headline import closing_rows, closing_table
 from experiments.report.page import attackers
 from experiments.report.statements import recovered
 from experiments.wording.threat import ThreatModel
@@ -250,9 +250,9 @@ def test_a_skipped_attack_is_no_defense_that_holds() -> None:
     assert answer.statements[1].detail == (
         f"No attack could run (8 jobs skipped): DLG: {FROZEN}. Another attack may succeed."
     )
-    assert next(_clauses(section(verdict("not attacked")))) == (
-        f"no defense: no attack could run (DLG refused: {FROZEN})"
-    )
+    row = next(closing_rows(section(verdict("not attacked"))))
+    assert (row.defense, row.verdict) == ("no defense", "no attack could run")
+    assert row.refused == f"DLG refused: {FROZEN}"
     some = dict.fromkeys(STATUSES, 0) | {"done": 5, "skipped": 3}
     partly = verdict("no leak found", "gaussian_noise", NOISE, jobs=some)
     assert "3 jobs could not attack." in answers(section(partly))[0].statements[0].detail
@@ -266,7 +266,8 @@ def test_an_attack_that_refused_everything_is_named_with_its_reason() -> None:
     known = section(bare)
     both = known.model_copy(update={"results": (*known.results, lamp)})
     assert f"LAMP refused every victim: {FROZEN}." in answers(both)[0].statements[0].detail
-    assert next(_clauses(both)).endswith(f"(12 by a blind guess) (LAMP refused: {FROZEN})")
+    row = next(closing_rows(both))
+    assert (row.blind, row.refused) == ("12", f"LAMP refused: {FROZEN}")
     hidden = ThreatModel((), (), (), (), ())
     chapters: Any = [SimpleNamespace(section=both, threat=hidden)]
     assert attackers(chapters).endswith("It ran 1 attack: DLG. LAMP could attack nothing.")
@@ -498,8 +499,10 @@ def test_recovered_counts_over_all_victims() -> None:
 def test_a_terminal_names_what_leaks_before_the_rest() -> None:
     held = [verdict("no leak found", "gaussian_noise", f'[{{"std":{i}}}]') for i in range(3)]
     known = section(verdict("leaks"), *held, verdict("labels leak", "prune", PRUNE))
-    first, second, *_, last = _clauses(known)
-    assert first.startswith("no defense: leaks")
-    assert first.endswith("psnr 20 (12 by a blind guess)")
-    assert second.startswith("pruning (fraction=0.9): labels leak")
-    assert last == "and 1 more"
+    first, second, *_ = rows = list(closing_rows(known))
+    assert (first.defense, first.mean, first.blind) == ("no defense", "psnr 20", "12")
+    assert (second.defense, second.verdict) == ("pruning (fraction=0.9)", "labels leak")
+    lines = closing_table(rows).splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["defense", *(row.defense for row in rows)]
+    assert len({line.index(row.verdict) for line, row in zip(lines[1:], rows, strict=True)}) == 1
+    assert closing_table(rows * 3).splitlines()[-1].startswith("and 3 more")
