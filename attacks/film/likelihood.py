@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Job, Reconstruction
+from attacks.engine.beam import Sentence
 from attacks.film.beam import Grammar, search
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.proofs.gradient_pursuit import choose
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.evidence import Evidence, total_ratio
 from attacks.tokens.layout import batch_of
-from attacks.tokens.prefix_search import ScoredPrefix, varied
+from attacks.tokens.prefix_search import varied
 from attacks.tokens.soft_traces import SoftTraces, soft_traces
 from attacks.tokens.word_posterior import shortlist
 from fedsim.errors import CannotAttack
@@ -136,7 +137,7 @@ def likeliest(
     evidence.traces.grow(grammar.starts[0].tolist() if len(few) == 1 else [], count, rng)
     guess: Certificate = "guess"
     trace, begin = [], time.monotonic()
-    scored: list[ScoredPrefix] = []
+    scored: list[Sentence] = []
     for step in (1, 2):
         nats = partial(evidence.of, evidence.traces.ratios, words=grammar.words)
         sentences = search(
@@ -144,7 +145,7 @@ def likeliest(
         )
         # The evidence of a whole sentence counts, not that of its mean word.
         scored += [
-            ScoredPrefix(sentence.tokens, sentence.score * (len(sentence.tokens) - start))
+            Sentence(sentence.score * (len(sentence.tokens) - start), sentence.tokens)
             for sentence in sentences
         ]
         scored.sort(key=lambda sentence: -sentence.score)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from attacks.base import Job
+from attacks.engine.beam import NextWords, Prefixes, Sentence
 from attacks.tokens.evidence import Evidence, total_ratio
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.next_token_shift import DirectionalShift
@@ -29,16 +29,8 @@ FEWEST_LINES = 8
 
 
 @dataclass(frozen=True)
-class ScoredPrefix:
-    """A sentence without its end token, and its log-probability."""
-
-    ids: tuple[int, ...]
-    score: float
-
-
-@dataclass(frozen=True)
-class PrefixSearch:
-    """Beam search over prefixes.
+class PrefixLikelihood:
+    """Scores prefixes by the likelihood of their inputs.
 
     The input of every layer to a token of a causal model depends on its prefix alone, so that a
     prefix is scored by the layers of the first two blocks without knowing the rest. The ratios
@@ -54,6 +46,7 @@ class PrefixSearch:
         end: id of the token that ends a sentence; None if none does.
         beam: number of prefixes kept.
         count: sentences of the batch.
+        best: log-probability of the best sentences so far, by their first tokens.
     """
 
     layers: FirstLayers
@@ -64,82 +57,48 @@ class PrefixSearch:
     end: int | None
     beam: int
     count: int
+    best: dict[tuple[int, ...], float] = field(default_factory=dict, init=False)
 
-    def run(self, starts: Tensor, job: Job, ahead: int | None = None) -> list[ScoredPrefix]:
-        """Sentences of every length, the likeliest first.
+    def score(self, prefixes: Prefixes) -> NextWords[Sentence]:
+        """The likeliest words, with those of the prefixes that may yet become sentences."""
+        gain, tokens, over = self._extensions(prefixes.ids, prefixes.length)
+        shares = torch.cat([gain, over[:, None]], 1).log_softmax(1)
+        ended = self._sentences(prefixes.ids, prefixes.score + shares[:, -1])
+        total = prefixes.score[:, None] + shares[:, :-1]
+        alive = self._hopeful(prefixes.score, ended)
+        total[~alive] = -torch.inf
+        beam = max(self.beam, _FIRST_WORDS * _NEAR_TOKENS if int(alive.sum()) == 1 else 0)
+        return NextWords(tokens, total, ended, beam, beam)
 
-        Args:
-            starts: first tokens ``(start, position)``.
-            job: ends the search when its time is up.
-            ahead: most tokens behind the first ones; None for sentences of any length.
-        """
-        prefixes, score = starts, self.first.new_zeros(len(starts))
-        sentences: list[ScoredPrefix] = []
-        best: dict[tuple[int, ...], float] = {}
-        longest = min(len(self.first), starts.shape[1] + (ahead or len(self.first)))
-        for position in range(starts.shape[1], longest + 1):
-            lines, ends = prefixes.tolist(), score
-            last = position == longest or job.expired
-            if not last:
-                gain, tokens, over = self._extensions(prefixes, position)
-                shares = torch.cat([gain, over[:, None]], 1).log_softmax(1)
-                ends = score + shares[:, -1]
-                total = score[:, None] + shares[:, :-1]
-            sentences += [
-                ScoredPrefix(tuple(line), log)
-                for line, log in zip(lines, ends.tolist(), strict=True)
-            ]
-            if last:
-                break
-            alive = self._hopeful(score, lines, ends.tolist(), best)
-            if not alive.any():
-                break
-            prefixes, tokens, total = prefixes[alive], tokens[alive], total[alive].flatten()
-            beam = max(self.beam, _FIRST_WORDS * _NEAR_TOKENS if len(prefixes) == 1 else 0)
-            index = self._kept(total, tokens.flatten(), beam)
-            row, column = index // tokens.shape[1], index % tokens.shape[1]
-            score = total[index]
-            prefixes = torch.cat([prefixes[row], tokens[row, column][:, None]], 1)
-        return sorted(sentences, key=lambda sentence: -sentence.score)
+    def finish(self, prefixes: Prefixes) -> list[Sentence]:
+        """All prefixes, as long as sentences are."""
+        return self._sentences(prefixes.ids, prefixes.score)
 
-    def _hopeful(
-        self,
-        score: Tensor,
-        lines: list[list[int]],
-        ends: list[float],
-        best: dict[tuple[int, ...], float],
-    ) -> Tensor:
+    def extend(
+        self, prefixes: Prefixes, words: NextWords[Sentence], rows: Tensor, columns: Tensor
+    ) -> Prefixes:
+        """The prefixes ``rows`` with the words in ``columns``."""
+        ids = prefixes.longer(rows, words.ids[rows, columns])
+        return Prefixes(ids, words.score[rows, columns])
+
+    @staticmethod
+    def _sentences(ids: Tensor, logs: Tensor) -> list[Sentence]:
+        pairs = zip(logs.tolist(), ids.tolist(), strict=True)
+        return [Sentence(log, tuple(line)) for log, line in pairs]
+
+    def _hopeful(self, score: Tensor, ended: Sequence[Sentence]) -> Tensor:
         """Which prefixes may yet become sentences, since none becomes likelier as it grows.
 
-        ``best`` is of the sentences so far, by their first tokens, and is brought up to date.
+        Compared with the best sentences so far, by their first tokens.
         """
-        begins = [tuple(line[:_BEGIN_TOKENS]) for line in lines]
-        for begin, log in zip(begins, ends, strict=True):
-            best[begin] = max(log, best.get(begin, -torch.inf))
+        best, begins = self.best, [sentence.ids[:_BEGIN_TOKENS] for sentence in ended]
+        for begin, sentence in zip(begins, ended, strict=True):
+            best[begin] = max(sentence.score, best.get(begin, -torch.inf))
         rank = 1 if self.count == 1 else 2 * self.count
         least = sorted(best.values(), reverse=True)[rank - 1] if len(best) >= rank else -torch.inf
         rivals = score.new_tensor([max(least, best[begin]) for begin in begins])
         hopeful: Tensor = score >= rivals - _HOPELESS
         return hopeful
-
-    def _kept(self, total: Tensor, tokens: Tensor, beam: int) -> Tensor:
-        """The likeliest prefixes, at most ``PREFIXES`` with the same last token.
-
-        The sentences of a batch differ in how strongly they show, and a weak one must not lose its
-        place to variants of a strong one.
-        """
-        order = total.argsort(descending=True)
-        if self.count == 1:
-            return order[:beam]
-        seen: dict[int, int] = {}
-        chosen = []
-        for index, token in zip(order.tolist(), tokens[order].tolist(), strict=True):
-            seen[token] = seen.get(token, 0) + 1
-            if seen[token] <= PREFIXES:
-                chosen.append(index)
-            if len(chosen) == beam:
-                break
-        return torch.tensor(chosen, device=total.device)
 
     def _next_words(self, prefixes: Tensor) -> Tensor:
         if self.shift is None:
@@ -170,9 +129,9 @@ class PrefixSearch:
         return gain, tokens, over + END_GAIN
 
 
-def varied(sentences: Sequence[ScoredPrefix], start: int, count: int) -> list[ScoredPrefix]:
+def varied(sentences: Sequence[Sentence], start: int, count: int) -> list[Sentence]:
     """The likeliest sentences of each first word, of different lengths, for some first words."""
-    by_word: dict[int, dict[int, ScoredPrefix]] = {}
+    by_word: dict[int, dict[int, Sentence]] = {}
     for sentence in sorted(sentences, key=lambda sentence: -sentence.score):
         if len(sentence.ids) > start + 1:
             by_length = by_word.setdefault(sentence.ids[start], {})

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.engine.beam import Sentence
 from attacks.proofs.consistency import Consistency
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.proofs.gradient_pursuit import GradientPursuit, choose
@@ -21,7 +22,7 @@ from attacks.span.causal.samples import sampled
 from attacks.span.causal.tree import Tree, spread
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.next_token_shift import DirectionalShift
-from attacks.tokens.prefix_search import FEWEST_LINES, ScoredPrefix
+from attacks.tokens.prefix_search import FEWEST_LINES
 from attacks.tokens.pursuit import noisy_rows
 from attacks.tokens.soft_traces import SoftTraces
 from fedsim.knowledge import MULTIPLES
@@ -144,7 +145,7 @@ class Decoder:
         end, job = self.tree.end, self.tree.job
         return [refined(line, self.traces, self.shift, self.match, end, job) for line in lines]
 
-    def _chosen(self, sentences: list[ScoredPrefix]) -> list[Tensor]:
+    def _chosen(self, sentences: list[Sentence]) -> list[Tensor]:
         """Those that explain most of the update, of two searches unless the first explains all."""
         lines = self.tree.lines(sentences, self.count, self.traces.words)
         best = choose(self.match, lines, self.count)
@@ -154,7 +155,7 @@ class Decoder:
         lines = self.tree.lines(sentences, self.count, self.traces.words)
         return choose(self.match, lines, self.count).lines or lines[: self.count]
 
-    def _extended(self, fit: PrefixFit, sentences: list[ScoredPrefix]) -> GradientPursuit:
+    def _extended(self, fit: PrefixFit, sentences: list[Sentence]) -> GradientPursuit:
         """The beginnings of sentences that the update supports, or all of them, if they explain it.
 
         Each is searched anew from where its support ends, and from its least certain token.
@@ -175,7 +176,7 @@ class Decoder:
                 break
             if self.traces.first is not None and lines:
                 self.traces.fit([prefix.ids for prefix in chosen], self.rng)
-            more: list[ScoredPrefix] = []
+            more: list[Sentence] = []
             for index, prefix in enumerate(chosen):
                 for begin in prefix.open:
                     if tried[begin] < _TRIES and not self.tree.job.expired:
@@ -203,7 +204,7 @@ class Decoder:
         *,
         anew: bool,
         ahead: int | None = _AHEAD,
-    ) -> list[ScoredPrefix]:
+    ) -> list[Sentence]:
         """Lines with the beginning of one; ``anew`` from what the others leave of the update."""
         longest, line = self.tree.longest, best.lines[index]
         traces, shift = self.traces, self.shift
@@ -215,7 +216,7 @@ class Decoder:
             )
         return self.tree.search(traces, shift, 1, line[:size], ahead)
 
-    def _missing(self, best: GradientPursuit) -> list[ScoredPrefix]:
+    def _missing(self, best: GradientPursuit) -> list[Sentence]:
         """Further sentences, from what those found leave of the update."""
         count = self.count - len(best.lines)
         traces = self.traces.without(best.part(), best.part(), self.count * self.tree.longest)
@@ -226,7 +227,7 @@ class Decoder:
         )
         return self.tree.search(traces, shift, count)
 
-    def _finished(self, best: GradientPursuit, sentences: list[ScoredPrefix]) -> list[Tensor]:
+    def _finished(self, best: GradientPursuit, sentences: list[Sentence]) -> list[Tensor]:
         """As many sentences as the batch has, with the likeliest ends of those without support."""
         for index, line in enumerate(best.lines):
             ids = tuple(line.tolist())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from attacks.engine.beam import NextWords, Prefixes, Sentence, grow
 from attacks.observed.factors import Products
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.causal.head_gradient import HeadGradient
@@ -33,23 +34,24 @@ _STEP = 1e-3  # of the weights' norm, for derivatives
 _PASS = 1024  # tokens in one forward and backward pass
 
 
-class _Beam(NamedTuple):
-    """Prefixes ``(prefix, token)``, their log-probability, and both parts of their likelihood.
+@dataclass(frozen=True)
+class _Begun(Prefixes):
+    """Prefixes with their log-probability, and both parts of their likelihood, ``(prefix,)``.
 
     The log-likelihood ratio of a prefix's gradient ``g`` at a scale ``c`` is
     ``c <Y, g> - c^2 <g, g> / 2`` in the metric of the noise.
     """
 
-    ids: Tensor
     text: Tensor
     linear: Tensor
-    square: Tensor
 
-    def score(self, scale: float) -> Tensor:
-        return self.text + scale * self.linear - scale**2 * self.square / 2
 
-    def take(self, rows: Tensor) -> _Beam:
-        return _Beam(*(part[rows] for part in self))
+@dataclass(frozen=True)
+class _Promising(NextWords[Sentence]):
+    """Next words with both parts of each ``(prefix, choice)``."""
+
+    text: Tensor
+    linear: Tensor
 
 
 class LikelihoodGrowth:
@@ -124,28 +126,43 @@ class LikelihoodGrowth:
 
     def sentence(self) -> tuple[list[int], bool]:
         """The likeliest sentence, and whether the update says more for it than its text costs."""
-        begin, end = len(self.tree.start), self.tree.end
-        assert end is not None
         start = torch.tensor([self.tree.start], device=self.norms.device)
-        beam = _Beam(start, *self.norms.new_zeros(3, 1))
-        best, line, stale = -torch.inf, [*self.tree.start], 0
-        while beam.ids.shape[1] < self.tree.longest:
-            text, linear = self.shift.next_logs(beam.ids)
-            if beam.ids.shape[1] > begin:
-                ids = beam.ids[:_ENDED]
-                ids = torch.cat([ids, ids.new_full((len(ids), 1), end)], 1)
-                scores = self.scores(ids)
-                top = int(scores.argmax())
-                if float(scores[top]) > best:
-                    best, line, stale = float(scores[top]), ids[top].tolist(), 0
-                else:
-                    stale += 1
-            if stale > _STALE or self.tree.job.expired:
-                break
-            text[:, end] = -torch.inf
-            beam = self._extended(beam, text, linear, self._promise(beam, linear))
-        improved, score = self._improved(torch.tensor(line, device=start.device), best)
+        none = self.norms.new_zeros(1)
+        begun, nothing = _Begun(start, none, none, none), Sentence(-torch.inf, (*self.tree.start,))
+        grown = grow(self, begun, self.tree.longest - 1, self.tree.job, stale=_STALE)
+        best = max(grown, default=nothing)
+        improved, score = self._improved(start.new_tensor(best.ids), best.score)
         return improved.tolist(), score > 0
+
+    def score(self, prefixes: _Begun) -> _Promising:
+        """The words that promise most; the first prefixes are tried as sentences."""
+        text, linear = self.shift.next_logs(prefixes.ids)
+        ended = self.finish(prefixes)
+        text[:, self.tree.end] = -torch.inf
+        gain = text + self._promise(prefixes, linear)
+        gain, words = gain.topk(_LINES if len(gain) == 1 else _TOKENS, dim=1)
+        score = prefixes.score[:, None] + gain
+        parts = text.gather(1, words), linear.gather(1, words)
+        return _Promising(words, score, ended, _LINES, _PREFIXES, *parts)
+
+    def extend(self, prefixes: _Begun, words: _Promising, rows: Tensor, columns: Tensor) -> _Begun:
+        """The prefixes ``rows`` with the words in ``columns``, and the norms of their gradients."""
+        ids = prefixes.longer(rows, words.ids[rows, columns])
+        text = prefixes.text[rows] + words.text[rows, columns]
+        linear = prefixes.linear[rows] + words.linear[rows, columns]
+        ratio = self.scale * linear - self.scale**2 * self.squares(ids, self.rest) / 2
+        return _Begun(ids, text + ratio, text, linear)
+
+    def finish(self, prefixes: _Begun) -> list[Sentence]:
+        """The best of the first prefixes as a sentence."""
+        if prefixes.length == len(self.tree.start):
+            return []
+        assert self.tree.end is not None
+        ids = prefixes.ids[:_ENDED]
+        ids = torch.cat([ids, ids.new_full((len(ids), 1), self.tree.end)], 1)
+        scores = self.scores(ids)
+        top = int(scores.argmax())
+        return [Sentence(float(scores[top]), tuple(ids[top].tolist()))]
 
     def _improved(self, line: Tensor, best: float) -> tuple[Tensor, float]:
         """The line and its score after exchanges of single words, place by place."""
@@ -172,14 +189,14 @@ class LikelihoodGrowth:
         )
         return text + linear.clamp(min=0).square() / self.squares(lines, self.white) / 2
 
-    def _promise(self, beam: _Beam, linear: Tensor) -> Tensor:
+    def _promise(self, prefixes: Prefixes, linear: Tensor) -> Tensor:
         """What the likelihood is about to gain by next words ``(prefix, word)``, their texts apart.
 
         The likeliest prefix is taken out of the update first: prefixes of a beam share most words.
         """
-        if beam.ids.shape[1] == len(self.tree.start):
+        if prefixes.length == len(self.tree.start):
             return self.scale * linear - self.scale**2 * self.norms[0] / 2
-        linear = self._residual(beam.ids[0]).next_logs(beam.ids)[1]
+        linear = self._residual(prefixes.ids[0]).next_logs(prefixes.ids)[1]
         return self.scale * linear - _HEAVY * self.scale**2 * self.norms[1] / 2
 
     def _residual(self, line: Tensor) -> DirectionalShift:
@@ -190,18 +207,3 @@ class LikelihoodGrowth:
         gradient, share = self.match.gradient(line), self.scale * (len(line) - 1)
         residual = {n: value - share * gradient[n] for n, value in self.match.update.items()}
         return self._shift({n: self.rest(n, self.rest(n, value)) for n, value in residual.items()})
-
-    def _extended(self, beam: _Beam, text: Tensor, linear: Tensor, promise: Tensor) -> _Beam:
-        gain = text + promise
-        gain, tokens = gain.topk(_LINES if len(gain) == 1 else _TOKENS, dim=1)
-        total = (beam.score(self.scale)[:, None] + gain).flatten()
-        order = total.topk(min(_LINES, len(total))).indices
-        rows, words = order // tokens.shape[1], tokens.flatten()[order]
-        ids = torch.cat([beam.ids[rows], words[:, None]], 1)
-        lines = _Beam(
-            ids,
-            beam.text[rows] + text[rows, words],
-            beam.linear[rows] + linear[rows, words],
-            self.squares(ids, self.rest),
-        )
-        return lines.take(lines.score(self.scale).topk(min(_PREFIXES, len(ids))).indices)

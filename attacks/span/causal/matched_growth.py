@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from attacks.engine.beam import NextWords, Prefixes, Spread, grow
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.causal.samples import sampled
 from attacks.span.causal.suffix_swaps import swap_suffixes
@@ -135,7 +135,7 @@ class MatchedGrowth:
             line, begun = self._best(match, self._unused(sentences), barred)
             if self.tree.job.expired and sentences:
                 break
-            if not line.pays and self.count > 1:
+            if not line.pays and self.count > 1 and not self.tree.job.expired:
                 barred = torch.cat([barred, begun])
                 continue
             sentences.append(self._sentence(match, line.ids))
@@ -169,68 +169,99 @@ class MatchedGrowth:
 
     def _best(self, match: GradientMatcher, bonus: Tensor, barred: Tensor) -> tuple[Grown, Tensor]:
         """The likeliest sentence that begins with no barred word, and the words that were tried."""
-        end, begin = self.tree.end, len(self.tree.start)
-        shift, null = self._shift(match), self._null(match)
-        prefixes, score = self._tensor(self.tree.start)[None], self.bonus.new_zeros(1)
-        best, stale, ratio = Grown(False, -torch.inf, ()), 0, score
-        for place in range(begin, self.tree.longest - (end is not None)):
-            logs = (shift.next_tokens(prefixes) + bonus[place]).log_softmax(-1)
-            if end is not None:
-                logs[:, end] = -torch.inf
-            if len(prefixes) == 1:
-                logs[:, barred] = -torch.inf
-            room = _MATCHED_ROOM // (place + 1)
-            few = room if len(prefixes) == 1 else _MATCHED_TOKENS
-            tokens = logs.topk(min(few, logs.shape[1]), dim=1).indices
-            lines = torch.cat(
-                [prefixes.repeat_interleave(tokens.shape[1], 0), tokens.reshape(-1, 1)], 1
-            )
-            total = (score[:, None] + logs.gather(1, tokens)).flatten()
-            before = total + ratio.repeat_interleave(tokens.shape[1])
-            tried = self._kept(before, lines, min(room, len(before)))
-            lines, total = lines[tried], total[tried]
-            ratio = self._ratio(match, lines, null)
-            best_lines = self._kept(total + ratio, lines, (len(lines) + 1) // 2)
-            prefixes, score, ratio = lines[best_lines], total[best_lines], ratio[best_lines]
-            ended, said = prefixes, ratio
-            if end is not None:
-                ended = torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), end)], 1)
-                said = self._ratio(match, ended, null)
-            top = int((score + said).argmax())
-            pays = float(score[top] + said[top] / self.trust) > 0
-            nats = float((score + said)[top] if pays else said.max())
-            grown = Grown(pays, nats, tuple(ended[top if pays else int(said.argmax())].tolist()))
-            best, stale = (grown, 0) if grown > best else (best, stale + 1)
-            if stale > _MATCHED_STALE or self.tree.job.expired:
-                break
-        return best, prefixes[:, begin].unique()
-
-    def _kept(self, score: Tensor, lines: Tensor, count: int) -> Tensor:
-        """The best ``count`` lines, short ones spread over their first words."""
-        order = score.argsort(descending=True)
-        begin = len(self.tree.start)
-        if not 1 < lines.shape[1] - begin <= _SPREAD_TOKENS:
-            return order[:count]
-        alike, room, crowded = Counter[int](), max(1, count // self.words), []
-        for word in lines[order, begin].tolist():
-            alike[word] += 1
-            crowded.append(alike[word] > room)
-        return order[torch.tensor(crowded).argsort(stable=True)[:count]]
+        begin, longest = len(self.tree.start), self.tree.longest - (self.tree.end is not None)
+        likeness = match.similarity(self.strangers, self.strangers)
+        null = float(likeness.mean()), max(float(likeness.std()), 1e-30)
+        scorer = _Likeness(self, match, self._shift(match), null, bonus, barred)
+        start, none = self._tensor(self.tree.start)[None], bonus.new_zeros(1)
+        spread = Spread(begin, self.words, begin + 2, begin + _SPREAD_TOKENS, fill=True)
+        prefixes, job = _Matched(start, none, none, none), self.tree.job
+        grown = grow(scorer, prefixes, longest, job, stale=_MATCHED_STALE, spread=spread)
+        empty = (*self.tree.start, self.tree.start[-1] if self.tree.end is None else self.tree.end)
+        return max(grown, default=Grown(False, -torch.inf, empty)), scorer.begun
 
     def _shift(self, match: GradientMatcher) -> DirectionalShift:
         moves = {name: match.update[name] for name in self.next_words}
         head = match.update.get(self.head or "")
         return DirectionalShift(match.model.network, moves, self.shift, 1.0, head)
 
-    def _ratio(self, match: GradientMatcher, lines: Tensor, null: tuple[float, float]) -> Tensor:
-        """What the update says for each line ``(line,)``, in nats."""
-        likeness = (match.similarity(lines, lines) - null[0]) / null[1]
-        return self.trust * likeness * likeness.abs() / 2
-
-    def _null(self, match: GradientMatcher) -> tuple[float, float]:
-        """Mean and standard deviation of the strangers' likeness to an update."""
-        likeness = match.similarity(self.strangers, self.strangers)
-        return float(likeness.mean()), max(float(likeness.std()), 1e-30)
-
     def _tensor(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.int64, device=self.bonus.device)
+
+
+@dataclass(frozen=True)
+class _Matched(Prefixes):
+    """Prefixes with their log-probability and what the update says for each, ``(prefix,)``."""
+
+    text: Tensor
+    ratio: Tensor
+
+
+@dataclass(frozen=True)
+class _Likely(NextWords[Grown]):
+    """Next words with the log-probability of the text up to them, ``(prefix, choice)``."""
+
+    text: Tensor
+
+
+@dataclass
+class _Likeness:
+    """Scores prefixes of one sentence by the likeness of their gradients to an update.
+
+    Attributes:
+        growth: of the batch.
+        match: compares with what other sentences leave of the update.
+        shift: what that says of next words.
+        null: mean and standard deviation of the strangers' likeness to it.
+        bonus: as that of the growth, without words that are used up.
+        barred: first words that are not tried again.
+        begun: first words of the longest prefixes so far.
+    """
+
+    growth: MatchedGrowth
+    match: GradientMatcher
+    shift: DirectionalShift
+    null: tuple[float, float]
+    bonus: Tensor
+    barred: Tensor
+    begun: Tensor = field(default_factory=lambda: torch.tensor([]))
+
+    def score(self, prefixes: _Matched) -> _Likely:
+        """The likeliest words, and what the update says for the prefixes as sentences."""
+        ended, place, single = self.finish(prefixes), prefixes.length, len(prefixes.ids) == 1
+        logs = (self.shift.next_tokens(prefixes.ids) + self.bonus[place]).log_softmax(-1)
+        if self.growth.tree.end is not None:
+            logs[:, self.growth.tree.end] = -torch.inf
+        if single:
+            logs[:, self.barred] = -torch.inf
+        room = _MATCHED_ROOM // (place + 1)
+        few = room if single else _MATCHED_TOKENS
+        tokens = logs.topk(min(few, logs.shape[1]), dim=1).indices
+        text = prefixes.text[:, None] + logs.gather(1, tokens)
+        score = text + prefixes.ratio[:, None]
+        return _Likely(tokens, score, ended, room, (room + 1) // 2, text)
+
+    def extend(self, prefixes: _Matched, words: _Likely, rows: Tensor, columns: Tensor) -> _Matched:
+        """The prefixes ``rows`` with the words in ``columns``, compared with the update."""
+        ids, text = prefixes.longer(rows, words.ids[rows, columns]), words.text[rows, columns]
+        ratio = self._ratio(ids)
+        return _Matched(ids, text + ratio, text, ratio)
+
+    def finish(self, prefixes: _Matched) -> list[Grown]:
+        """The likeliest sentence, or of those that do not pay the one of which most is said."""
+        begin, end = len(self.growth.tree.start), self.growth.tree.end
+        if prefixes.length == begin:
+            return []
+        self.begun, ended, ratio = prefixes.ids[:, begin].unique(), prefixes.ids, prefixes.ratio
+        if end is not None:
+            ended = torch.cat([ended, ended.new_full((len(ended), 1), end)], 1)
+            ratio = self._ratio(ended)
+        top = int((prefixes.text + ratio).argmax())
+        pays = float(prefixes.text[top] + ratio[top] / self.growth.trust) > 0
+        nats = float((prefixes.text + ratio)[top] if pays else ratio.max())
+        return [Grown(pays, nats, tuple(ended[top if pays else int(ratio.argmax())].tolist()))]
+
+    def _ratio(self, lines: Tensor) -> Tensor:
+        """What the update says for each line ``(line,)``, in nats."""
+        likeness = (self.match.similarity(lines, lines) - self.null[0]) / self.null[1]
+        return self.growth.trust * likeness * likeness.abs() / 2

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.engine.beam import Prefixes, Sentence, Spread, grow
 from attacks.tokens.next_token_shift import DirectionalShift
-from attacks.tokens.prefix_search import NEXT_TOKENS, PREFIXES, PrefixSearch, ScoredPrefix, varied
+from attacks.tokens.prefix_search import NEXT_TOKENS, PREFIXES, PrefixLikelihood, varied
 from attacks.tokens.soft_traces import SoftTraces
 
 
@@ -37,7 +38,7 @@ class Tree:
         count: int,
         begin: Tensor | None = None,
         ahead: int | None = None,
-    ) -> list[ScoredPrefix]:
+    ) -> list[Sentence]:
         """Sentences by beam search over the traces as they are fitted.
 
         Args:
@@ -57,17 +58,21 @@ class Tree:
         near = [e for e in traces.near if e.tells]
         later = [e for e in traces.later if e.tells]
         beam = PREFIXES * count
-        tree = PrefixSearch(traces.layers, near, later, first, shift, self.end, beam, count)
-        return tree.run(starts, self.job, ahead)
+        scorer = PrefixLikelihood(traces.layers, near, later, first, shift, self.end, beam, count)
+        prefixes = Prefixes(starts, first.new_zeros(len(starts)))
+        longest = min(len(first), starts.shape[1] + (ahead or len(first)))
+        spread = Spread(-1, count) if count > 1 else None
+        sentences = grow(scorer, prefixes, longest, self.job, spread=spread)
+        return sorted(sentences, key=lambda sentence: -sentence.score)
 
     def again(
         self,
         traces: SoftTraces,
         shift: DirectionalShift | None,
-        sentences: list[ScoredPrefix],
+        sentences: list[Sentence],
         count: int,
         rng: torch.Generator,
-    ) -> list[ScoredPrefix]:
+    ) -> list[Sentence]:
         """A search fitted to the result of another; that result if it is empty."""
         lines = [sentence.ids for sentence in spread(sentences, count) if len(sentence.ids) > 4]
         if self.job.expired or traces.first is None or not lines:
@@ -75,7 +80,7 @@ class Tree:
         traces.fit(lines, rng)
         return self.search(traces, shift, count)
 
-    def lines(self, sentences: Sequence[ScoredPrefix], count: int, like: Tensor) -> list[Tensor]:
+    def lines(self, sentences: Sequence[Sentence], count: int, like: Tensor) -> list[Tensor]:
         """Candidates for a batch of a language model, on the device of a tensor."""
         chosen = varied(sentences, len(self.start), count)
         return [torch.tensor(self.ended(sentence.ids), device=like.device) for sentence in chosen]
@@ -86,15 +91,15 @@ class Tree:
             return [*ids]
         return [*ids, self.end]
 
-    def leaves(self, sentences: Sequence[ScoredPrefix]) -> list[list[int]]:
+    def leaves(self, sentences: Sequence[Sentence]) -> list[list[int]]:
         """The lines that no other continues."""
         begun = {sentence.ids[:-1] for sentence in sentences}
         return [self.ended(sentence.ids) for sentence in sentences if sentence.ids not in begun]
 
 
-def spread(sentences: Sequence[ScoredPrefix], count: int) -> list[ScoredPrefix]:
+def spread(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
     """The likeliest sentences that are not nearly one another."""
-    chosen: list[ScoredPrefix] = []
+    chosen: list[Sentence] = []
     for sentence in sentences:
         if len(chosen) == count:
             break

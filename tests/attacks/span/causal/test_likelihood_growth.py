@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from attacks.base import Job
+from attacks.engine.beam import Prefixes
 from attacks.proofs.gradient_match import GradientMatcher
-from attacks.span.causal.likelihood_growth import LikelihoodGrowth, _Beam
+from attacks.span.causal.likelihood_growth import LikelihoodGrowth
 from attacks.span.causal.samples import sampled
 from attacks.span.causal.text_covariance import TextCovariance, white_noise
 from attacks.span.causal.tree import Tree
@@ -61,9 +62,8 @@ def test_next_words_are_weighed_by_what_the_prefix_leaves(gpt2: Victim) -> None:
         )
         rest = growth._residual(ids[0]).next_logs(ids)[1][0, word]
         assert float(linear[0, word] - rest) == pytest.approx(growth.scale * overlap, rel=0.05)
-        beam = _Beam(ids, *torch.zeros(3, 1))
         plain = text + growth.scale * linear - growth.scale**2 * growth.norms[1] / 2
-        promised = text + growth._promise(beam, linear)
+        promised = text + growth._promise(Prefixes(ids, torch.zeros(1)), linear)
         ranks.append([int((gain > gain[:, word]).sum()) for gain in (plain, promised)])
     before, after = torch.tensor(ranks).float().log1p().mean(0)
     assert after < before - 0.1

@@ -11,7 +11,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from attacks.base import Job
 from attacks.span.causal.matched_growth import Grown, MatchedGrowth
-from attacks.span.causal.tree import Tree
 from attacks.span.causal.whitening import Whitening
 from attacks.span.span import Span
 from attacks.tokens.next_token_shift import DirectionalShift, head_weight, next_word_weights
@@ -168,19 +167,6 @@ def test_the_update_of_the_head_alone_tells_the_next_word(network: Any) -> None:
     head[ids[0, 1:]] = -torch.linalg.pinv(states[:-1]).T
     plain, told = (DirectionalShift(model, {}, head=own).along([*ids])[0] for own in (None, head))
     assert (told - plain).argmax(-1).tolist() == ids[0, 1:].tolist()
-
-
-def test_short_prefixes_are_spread_over_their_first_words() -> None:
-    whole, apart = (
-        MatchedGrowth(2, Tree([0], None, 9, Job()), *[None] * 8, words)  # type: ignore[arg-type, call-arg]
-        for words in (1, 16)
-    )
-    lines = torch.tensor([[0, 1, i] for i in range(32)] + [[0, 2, i] for i in range(32)])
-    score = torch.arange(64.0, 0, -1)
-    assert apart._kept(score, lines, 32).tolist()[:4] == [0, 1, 32, 33]
-    assert whole._kept(score, lines, 32).tolist() == [*range(32)]
-    long = torch.cat([lines, lines.new_ones(64, 10)], 1)
-    assert apart._kept(score, long, 32).tolist() == [*range(32)]
 
 
 @pytest.mark.slow

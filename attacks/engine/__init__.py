@@ -1,0 +1,1 @@
+"""Searches that attacks share, whatever they look for."""
