@@ -163,12 +163,16 @@ def test_the_leave_one_out_error_is_that_of_fits_without_each_update() -> None:
 
 @pytest.mark.parametrize(
     ("attack", "bound"),
-    [(Ridge(), 0.95), (LTI(width=64, epochs=4, updates=32), 0.95)],
+    [(Ridge(), 0.75), (LTI(width=64, epochs=32, updates=32), 0.95)],
     ids=["ridge", "lti"],
 )
 def test_the_learners_of_updates_gain_by_statistics(
     trained: tuple[Task, Tensors], rows: Batch, attack: Learner, bound: float
 ) -> None:
+    """Ratios of three seeds under two instruction sets: .40 to .51 by ridge, .77 to .87 by lti.
+
+    After 4 epochs, of up to 32, lti's were .92 to 1.04: by rounding, as its training had not ended.
+    """
     task, sent = trained
     noise: dict[str, object] = {"name": "gaussian_noise", "std": 0.1}
     private, public = rows[270:], rows[100:270]
