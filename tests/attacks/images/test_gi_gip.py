@@ -193,8 +193,8 @@ def test_knowing_the_defense_both_stages_maximise_a_posterior(
     job = Job(prepared=prepared(aware, task, seen, auxiliary))
     loss = matching_loss(replay(seen, task, torch.device("cpu")), seen, adaptive=True)
 
-    def surprise(attack: GIGIP) -> tuple[float, float]:
-        guess = attack.reconstruct([seen], task, [rng()], job)[0].guess
+    def surprise(attack: GIGIP, seed: int = 0) -> tuple[float, float]:
+        guess = attack.reconstruct([seen], task, [rng(seed)], job)[0].guess
         error = float((guess.inputs - batch.inputs).square().mean())
         return float(loss.evidence(guess.inputs, guess.labels, seen.received)[1]), error
 
@@ -202,7 +202,13 @@ def test_knowing_the_defense_both_stages_maximise_a_posterior(
     weights, second = surprise(replace(aware, weight_steps=100))
     weighed, plain = surprise(replace(aware, adaptive=False))
     short = replace(aware, latent_steps=3)
-    assert surprise(replace(short, restarts=6))[0] < surprise(short)[0]
+    one, six = (
+        [surprise(replace(short, restarts=count), seed)[0] for seed in range(4)] for count in (1, 6)
+    )
+    # The one start is the first of six, and the best of them at every sixth seed. Values are sums
+    # in float32 of about 240, whose last digits (1.5e-5) differ between batches.
+    assert all(best <= first + 1e-4 for best, first in zip(six, one, strict=True))
+    assert sum(six) < sum(one) - 0.1
     assert weights < latents < weighed
     assert max(first, second) < 0.5 * plain
 
