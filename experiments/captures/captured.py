@@ -14,6 +14,7 @@ from attacks.observed.input_range import likely_range, range_evidence
 from experiments.captures.client_layers import with_client_layers
 from experiments.captures.control_variates import plain_steps
 from experiments.captures.facts import facts_of
+from experiments.captures.second_records import read_beside
 from experiments.captures.tensor_files import read_state_dict
 from experiments.captures.update import Update, descending, update_of, without_decayed
 from fedsim.build import suggest
@@ -128,10 +129,22 @@ class Captured:
         reading = self._read(whole, record, whole.kind)
         doubt = "; ".join(filter(None, (reading.doubt, plain.doubt)))
         reading = replace(reading, match=reading.match + plain.note, doubt=doubt)
+        if not plain.note and not plain.doubt and len(whole.received) == len(seen.received):
+            reading = self._with_beside(reading)
         if self.kind is None and record.sign_open:
             other = self._read(self._joined(seen), record, "difference")
             return replace(reading, difference=other)
         return without_decayed(descending(with_client_layers(reading, self._earlier(seen.key))))
+
+    def _with_beside(self, reading: Update) -> Update:
+        beside = read_beside(self.store, reading.observation, self._network)
+        return replace(
+            reading,
+            observation=beside.observation,
+            match=reading.match + beside.note,
+            doubt="; ".join(filter(None, (reading.doubt, beside.doubt))),
+            wire=beside.listed,
+        )
 
     def _joined(self, seen: Observation) -> Observation:
         """With the model's tensors that came in other records, as of apps with one a layer."""

@@ -17,6 +17,7 @@ from attacks.observed.weight_decay import loss_penalty, without_decay
 from attacks.scheduling.readings import OpenReply
 from experiments.captures.facts import facts_of
 from experiments.captures.multiples import multiple_of
+from experiments.captures.second_records import Listed
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
@@ -51,6 +52,7 @@ class Update:
         difference: the same reply read as a difference, which attacks try as well; None where it
             can be no scaled difference.
         doubt: why the model may not explain the reply, as in ``CaptureRecord``.
+        wire: every record that the client sent, the model first; of captures alone.
 
     Example:
         The gradient of one picture:
@@ -73,6 +75,7 @@ class Update:
     claimed_examples: int | None = None
     difference: Update | None = field(default=None, repr=False)
     doubt: str = ""
+    wire: tuple[Listed, ...] = ()
 
     @classmethod
     def of(
@@ -168,10 +171,12 @@ class Update:
         )
         doubted = doubt(self.task)
         cohort = seen.knowledge.cohort
+        beside = f" It sent {', '.join(map(str, self.wire))}." if len(self.wire) > 1 else ""
         whose = "" if cohort == 1 else f" The reply is the mean of {cohort} clients."
         return (
             f"{seen.kind} of {spec.model} ({spec.kind}{longest}): {self.match}. "
-            f"The attacker knows {known}{claim}.{whose}" + (f" Note: {doubted}." if doubted else "")
+            f"The attacker knows {known}{claim}.{whose}{beside}"
+            + (f" Note: {doubted}." if doubted else "")
         )
 
 

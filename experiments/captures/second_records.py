@@ -1,0 +1,231 @@
+"""What crossed the wire beside the model: listed, and read as gradients where it shows one.
+
+Clients of FedOpt-like schemes send their optimizer's state, others gradients, squares of them (a
+Fisher information) or scores such as ``|g|`` and ``|g w|``, as records of arrays or as lists in
+their metrics. After one step of Adam the first moment is ``(1 - beta) g``, the second
+``(1 - beta) g^2``, and the update has the signs of ``g`` alone: so any of them makes it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from fedsim.capture import CaptureStore, Observation
+from fedsim.errors import ConfigError
+from fedsim.tensor_names import named
+from fedsim.types import Tensors
+
+_AGREE = 0.95
+"""Share of entries with the sign of the update from which a record is a gradient, or a mean of
+those of few steps; others agree by half. Half the distance from 1 and double judge the tests
+alike."""
+_PARALLEL = 0.999
+"""Cosine from which a record says no more than the update."""
+
+
+_VALUES = 3  # that a matrix has, from which it is no mask
+_WIDER = 1.2
+"""Ratio of a record's directions to those of the update up to which its absolute values are those
+of a gradient; of three clients with random values it is 3 and more, and half and twice of what lies
+above 1 judge the tests alike."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One record of a message.
+
+    Attributes:
+        name: of the record, or of a set in it.
+        tensors: how many arrays it holds.
+        entries: in all of them.
+        formats: of numbers, such as ``float32``.
+        relation: to the model, such as ``the model's shapes``; empty for none.
+        read_as: what it was read as; empty where it was not read.
+    """
+
+    name: str
+    tensors: int
+    entries: int
+    formats: tuple[str, ...]
+    relation: str
+    read_as: str
+
+    def __str__(self) -> str:
+        relation = f" of {self.relation}" if self.relation else ""
+        read = f"read as {self.read_as}" if self.read_as else "not read"
+        return f"{self.name!r} ({self.tensors} tensor{'s' * (self.tensors > 1)}{relation}, {read})"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A reply with what was read of its other records.
+
+    Attributes:
+        observation: the gradient that a second record shows, or the reply as it was.
+        listed: every record of the reply, the model first.
+        note: what was read, for messages.
+        doubt: what was not, though it has the model's shapes; see ``Update.doubt``.
+    """
+
+    observation: Observation
+    listed: tuple[Listed, ...]
+    note: str = ""
+    doubt: str = ""
+
+
+def read_beside(store: CaptureStore, seen: Observation, network: nn.Module) -> Beside:
+    """Everything that came with a reply, each record read if it can be.
+
+    Args:
+        store: of the capture.
+        seen: the reply, under the names of ``network``.
+        network: whose parameters the records are compared with.
+    """
+    beside = store.beside(seen.key)[1]
+    listed = [_listed("model", store.load(seen.key).received, "", seen.kind)]
+    note, unread, best = "", [], seen
+    for record, tensors, likened in _records(beside, network):
+        gradient, what = _gradient(likened, seen) if likened else (None, "")
+        relation = "the model's shapes" if likened else ""
+        listed.append(_listed(record, tensors, relation, what))
+        if likened and not what and best is seen:
+            unread.append(f"{record!r}, {len(tensors)} tensor{'s' * (len(tensors) > 1)}")
+        if gradient is not None and best is seen:
+            best = replace(seen, kind="gradient", received=gradient)
+            note = f"; {record!r} beside it was read as {what}"
+    doubt = (
+        f"beside the model came {' and '.join(unread)} of the model's shapes, which were not read: "
+        "pass them as gradients"
+    )
+    return Beside(best, tuple(listed), note, doubt if unread else "")
+
+
+def _records(beside: Tensors, network: nn.Module) -> Iterator[tuple[str, Tensors, Tensors]]:
+    """Each record with its tensors, and these under the network's names, empty if they are others.
+
+    A record of several sets, ``exp_avg.<name>`` or ``state.<number>.exp_avg``, is taken apart, and
+    so are vectors of metrics.
+    """
+    for record in dict.fromkeys(name.partition("/")[0] for name in beside):
+        entries = {k.partition("/")[2]: v for k, v in beside.items() if k.startswith(f"{record}/")}
+        sets = next(
+            (
+                parts
+                for parts in ({"": entries}, *_sets(entries))
+                if any(_likened(part, network) for part in parts.values())
+            ),
+            {"": entries},
+        )
+        for name, part in sets.items():
+            yield f"{record}/{name}" if name else record, part, _likened(part, network)
+
+
+def _sets(entries: Tensors) -> Iterator[dict[str, Tensors]]:
+    """The entries by the beginning, the end, and the whole of their names."""
+    for key in (
+        lambda name: name.partition(".")[0],
+        lambda name: name.rpartition(".")[2],
+        lambda name: name,
+    ):
+        sets: dict[str, Tensors] = {}
+        for name, value in entries.items():
+            sets.setdefault(key(name), {})[name] = value
+        yield sets
+
+
+def _likened(tensors: Tensors, network: nn.Module) -> Tensors:
+    """The tensors under the names of the network's parameters, float64; empty if of others."""
+    parameters = dict(network.named_parameters())
+    for form in (tensors, list(tensors.values())):
+        try:
+            matched = named(form, network, "beside").tensors
+        except ConfigError:
+            continue
+        return {name: value.double() for name, value in matched.items() if name in parameters}
+    return {}
+
+
+def _listed(name: str, tensors: Tensors, relation: str, read_as: str) -> Listed:
+    entries = sum(value.numel() for value in tensors.values())
+    formats = dict.fromkeys(str(v.dtype).removeprefix("torch.") for v in tensors.values())
+    return Listed(name, len(tensors), entries, tuple(formats), relation, read_as)
+
+
+def _gradient(given: Tensors, seen: Observation) -> tuple[Tensors | None, str]:
+    """The gradient that a record shows beside an update, if it adds to it, and as what."""
+    update = {k: v for k, v in seen.update(list(given)).items() if k in given}
+    given = {name: given[name] for name in update}
+    if not update or not any(bool(value.any()) for value in given.values()):
+        return None, ""
+    both = sum(float((value * update[name]).sum()) for name, value in given.items())
+    lengths = _length(given) * _length(update)
+    if lengths and both > _PARALLEL * lengths:
+        return None, "a multiple of the update"
+    agree = _agreement(given, update)
+    if agree > _AGREE:
+        return _as_sent(given, seen), "a gradient up to its length"
+    if agree < 1 - _AGREE:
+        return _as_sent({k: -v for k, v in given.items()}, seen), "minus a gradient"
+    if any(
+        bool((v < 0).any()) or (v.dim() > 1 and len(v.unique()) < _VALUES) for v in given.values()
+    ):
+        return None, ""  # a mask has two values
+    forms = {
+        "absolute values of a gradient": given,
+        "squares of a gradient": {name: value.sqrt() for name, value in given.items()},
+        "scores |g w| of a gradient": {
+            name: value / seen.sent[name].double().abs().clamp(min=1e-30)
+            for name, value in given.items()
+        },
+    }
+    signed = {
+        what: {name: value * update[name].sign() for name, value in form.items()}
+        for what, form in forms.items()
+    }
+    what = min(signed, key=lambda form: _imbalance(signed[form]) + _spread(signed[form]))
+    if _spread(signed[what]) > _WIDER * _spread(update):
+        return None, ""
+    return _as_sent(signed[what], seen), f"{what}, with the signs of the update"
+
+
+def _as_sent(gradient: Tensors, seen: Observation) -> Tensors:
+    return {name: value.to(seen.received[name].dtype) for name, value in gradient.items()}
+
+
+def _length(tensors: Tensors) -> float:
+    return float(torch.stack([value.square().sum() for value in tensors.values()]).sum() ** 0.5)
+
+
+def _agreement(given: Tensors, update: Tensors) -> float:
+    """Share of the entries that are not zero in either which have the same sign."""
+    alike = told = 0
+    for name, value in given.items():
+        signs = value.sign() * update[name].sign()
+        alike, told = alike + int((signs > 0).sum()), told + int((signs != 0).sum())
+    return alike / told if told else 0.5
+
+
+def _imbalance(gradient: Tensors) -> float:
+    """Part of the last layer's gradient in its sum over the outputs, which a softmax makes 0.
+
+    It tells a gradient of one example from its squares, which have one direction as well.
+    """
+    last = gradient[next(reversed(gradient))]
+    return float(last.sum(0).abs().sum() / last.abs().sum().clamp(min=1e-30))
+
+
+def _spread(gradient: Tensors) -> float:
+    """How many directions the matrices have: the nuclear over the Frobenius norm, summed.
+
+    A gradient of few examples has as few; its squares or products with weights have more.
+    """
+    matrices = [value.flatten(1) for value in gradient.values() if value.dim() > 1]
+    ratios = [
+        float(torch.linalg.matrix_norm(value, "nuc") / value.norm().clamp(min=1e-30))
+        for value in matrices
+    ]
+    return sum(ratios)
