@@ -63,6 +63,7 @@ class Disclosure(Record):
         no_words: why there are none; empty of other data.
         stated: single values in the client's metrics, which nobody believes.
         largest: the largest change of an entry.
+        records: that the client sent, the model first, each with what it was read as.
         evenness: that of a usual tensor, as a share of it, near 1 where steps are signs.
     """
 
@@ -77,6 +78,7 @@ class Disclosure(Record):
     words: Words | None = None
     no_words: str = ""
     stated: dict[str, Setting] = Field(default_factory=dict)
+    records: tuple[str, ...] = ()
     largest: float = 0.0
     evenness: float = 0.0
 
@@ -108,6 +110,7 @@ def disclosed(victim: Update, stated: Mapping[str, Setting] | None = None) -> Di
         words=words,
         no_words=no_words,
         stated=dict(stated or {}),
+        records=tuple(map(str, victim.wire)),
         **_sizes(seen),
     )
 

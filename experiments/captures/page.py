@@ -238,8 +238,18 @@ def _words(findings: Findings, disclosure: Disclosure) -> tuple[str, list[tuple[
 
 
 def _replies(given: Sequence[Disclosure], cohort: int) -> Table:
-    rows = tuple((each.key.round, _whose(each.key, cohort), each.match) for each in given)
-    return Table("replies", "How each reply was read", ("round", "client", "reply"), rows)
+    several = any(len(each.records) > 1 for each in given)  # else the reply is all that came
+    rows = tuple(
+        (
+            each.key.round,
+            _whose(each.key, cohort),
+            each.match,
+            *([", ".join(each.records)] if several else []),
+        )
+        for each in given
+    )
+    columns = ("round", "client", "reply", *(["all records"] if several else []))
+    return Table("replies", "How each reply was read", columns, rows)
 
 
 def _whose(key: CaptureKey, cohort: int) -> str:
