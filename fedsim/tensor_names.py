@@ -97,6 +97,12 @@ def named(given: Given, network: nn.Module, what: str, *, partial: bool = False)
     unknown = [name for name, target in targets.items() if target is None]
     if unknown:
         by_order = _by_order(list(tensors.values()), network, expected, places, partial)
+        weights = {f"{name}.weight": value for name, value in tensors.items()}
+        if by_order is None and all(
+            name in expected and expected[name].shape == value.shape
+            for name, value in weights.items()
+        ):  # scores of layers, under the layers' names
+            return named(weights, network, what, partial=partial)
         if by_order is None and len(unknown) < len(tensors):
             raise ConfigError(
                 f"{what}: the model has no tensor {unknown[0]!r}. The nearest are "
@@ -228,6 +234,8 @@ def _by_name(
         if not target:
             continue
         if value.shape != expected[target].shape:
+            value = _unpacked(value, expected[target])
+        if value.shape != expected[target].shape:
             raise ConfigError(
                 f"{what}: {name!r} has the shape {tuple(value.shape)}, and the model's "
                 f"{tuple(expected[target].shape)}{_reshaped(value, expected[target])}. Pass the "
@@ -320,8 +328,21 @@ def _difference(tensors: Tensors, expected: Tensors, places: _Places) -> str:
     )
 
 
+def _unpacked(value: Tensor, whole: Tensor) -> Tensor:
+    """A vector of as many entries as a sparse weight has, at their places; others as they are."""
+    active = whole != 0
+    if value.dim() != 1 or whole.dim() < 2 or len(value) != int(active.sum()) or active.all():
+        return value
+    return torch.zeros_like(whole, dtype=value.dtype).masked_scatter(active, value)
+
+
 def _reshaped(value: Tensor, whole: Tensor) -> str:
-    """That a tensor may be the model's transposed, or a slice as a sub-model of HeteroFL has it."""
+    """What a tensor of another shape may be: transposed, packed, or a slice as HeteroFL has it."""
+    if value.dim() == 1 < whole.dim() and len(value) < whole.numel():
+        return (
+            f", so that it may be {len(value)} of its {whole.numel()} entries, packed by a mask: "
+            "unpack it, with zeros elsewhere, or load the sparse weights into the model"
+        )
     if value.dim() > 1 and tuple(value.shape) == tuple(whole.shape)[::-1]:
         return ", so that it may be transposed, as Keras and JAX store it: turn it round"
     smaller = all(a <= b for a, b in zip(value.shape, whole.shape, strict=False))

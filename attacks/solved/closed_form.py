@@ -150,6 +150,8 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
                     return Reconstruction(batch, proof.error, confidence=("guess",), note=scale)
                 if note := departure(observation, task, batch):
                     return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
+            elif note := departure(observation, task, batch, exact=True):
+                return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
             if weight.dim() == 2:
                 for direction in torch.linalg.svd(weight, full_matrices=False).Vh[:_DIRECTIONS]:
                     shown = lit(observation, task, direction.cpu(), batch.labels.cpu())
@@ -178,7 +180,10 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
         )
     length = step_length(observation) if scaled else 1.0
     seen = Received(gradient, length, sequence.head, target)
-    return _estimated(estimate(observation, task, seen, rng, job), solved, gradient)
+    guess = _estimated(estimate(observation, task, seen, rng, job), solved, gradient)
+    if guess.note or sequence.first is None or gradient[sequence.first.weight].all():
+        return guess
+    return replace(guess, note=departure(observation, task, guess.guess.to("cpu"), exact=True))
 
 
 @dataclass(frozen=True, slots=True)

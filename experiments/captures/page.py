@@ -238,18 +238,13 @@ def _words(findings: Findings, disclosure: Disclosure) -> tuple[str, list[tuple[
 
 
 def _replies(given: Sequence[Disclosure], cohort: int) -> Table:
-    several = any(len(each.records) > 1 for each in given)  # else the reply is all that came
-    rows = tuple(
-        (
-            each.key.round,
-            _whose(each.key, cohort),
-            each.match,
-            *([", ".join(each.records)] if several else []),
-        )
-        for each in given
-    )
-    columns = ("round", "client", "reply", *(["all records"] if several else []))
-    return Table("replies", "How each reply was read", columns, rows)
+    title = "How each reply was read"
+    lines = [(each.key.round, _whose(each.key, cohort), each.match) for each in given]
+    if all(len(each.records) < 2 for each in given):  # the reply is all that came
+        return Table("replies", title, ("round", "client", "reply"), tuple(lines))
+    listed = [", ".join(each.records) for each in given]
+    rows = tuple((*line, records) for line, records in zip(lines, listed, strict=True))
+    return Table("replies", title, ("round", "client", "reply", "all records"), rows)
 
 
 def _whose(key: CaptureKey, cohort: int) -> str:

@@ -126,15 +126,19 @@ def _records(beside: Tensors, network: nn.Module) -> Iterator[tuple[str, Tensors
 
 def _sets(entries: Tensors) -> Iterator[dict[str, Tensors]]:
     """The entries by the beginning, the end, and the whole of their names."""
-    for key in (
-        lambda name: name.partition(".")[0],
-        lambda name: name.rpartition(".")[2],
-        lambda name: name,
-    ):
+    for pick in (_beginning, _end, str):
         sets: dict[str, Tensors] = {}
         for name, value in entries.items():
-            sets.setdefault(key(name), {})[name] = value
+            sets.setdefault(pick(name), {})[name] = value
         yield sets
+
+
+def _beginning(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _end(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _likened(tensors: Tensors, network: nn.Module) -> Tensors:
@@ -190,6 +194,28 @@ def _gradient(given: Tensors, seen: Observation) -> tuple[Tensors | None, str]:
     if _spread(signed[what]) > _WIDER * _spread(update):
         return None, ""
     return _as_sent(signed[what], seen), f"{what}, with the signs of the update"
+
+
+def is_unsigned(gradient: Tensors) -> bool:
+    """Whether no entry of several matrices is negative, which those of no gradient are."""
+    matrices = [value for value in gradient.values() if value.dim() > 1]
+    return len(matrices) > 1 and all(bool((value >= 0).all()) for value in gradient.values())
+
+
+def without_weights(scores: Tensors, sent: Tensors) -> tuple[Tensors, str]:
+    """Absolute values of a gradient, divided by the weights if they were multiplied by them.
+
+    Returns:
+        ``|g|`` of what was received, and what it is in words.
+    """
+    divided = {
+        name: torch.where(sent[name] == 0, 0.0, value / sent[name].abs()).to(value.dtype)
+        for name, value in scores.items()
+    }
+    products = _spread(divided) < _spread(scores)
+    what = "|g w|, and were divided by the weights" if products else "|g|"
+    said = f"no entry is negative: they are absolute values, as saliency scores are, read as {what}"
+    return (divided if products else scores), f"{said}; their signs are lost, and no proof is left"
 
 
 def _as_sent(gradient: Tensors, seen: Observation) -> Tensors:

@@ -17,7 +17,7 @@ from attacks.observed.weight_decay import loss_penalty, without_decay
 from attacks.scheduling.readings import OpenReply
 from experiments.captures.facts import facts_of
 from experiments.captures.multiples import multiple_of
-from experiments.captures.second_records import Listed
+from experiments.captures.second_records import Listed, is_unsigned, without_weights
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
@@ -215,6 +215,10 @@ def update_of(
     tensors, note = _completed(sent, base, network)
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
     _check_moved(reply, tensors, kind, key, task.doubt)
+    unsigned = ""
+    if kind == "gradient" and is_unsigned(reply):
+        scored, unsigned = without_weights(reply, tensors)
+        got = replace(got, tensors=got.tensors | scored)
     times = multiple_of(reply, tensors, claimed_examples) if kind == "weights" else 1
     weights = got.tensors
     if times != 1:
@@ -231,7 +235,7 @@ def update_of(
     )
     observation, counted = _counted(observation, network)
     absent = "" if key is None else _absent(lacks(sent, network), lacks(got, network), reply)
-    doubt = "; ".join(filter(None, (task.doubt, absent)))
+    doubt = "; ".join(filter(None, (task.doubt, unsigned, absent)))
     return Update(
         observation, task, f"{what}: {got.how}{note}{counted}", claimed_examples, doubt=doubt
     )

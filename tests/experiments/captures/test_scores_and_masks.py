@@ -1,0 +1,118 @@
+"""Absolute values, products with weights and packed vectors are read; else one line says what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fedsim
+from experiments.captures.guess import Guess
+from experiments.captures.update import Update
+from fedsim.errors import ConfigError
+from fedsim.types import Tensors
+
+SHAPE = (3, 8, 8)
+
+
+def loss(network: Any, batch: Any) -> Tensor:
+    return F.cross_entropy(network(batch.inputs), batch.labels)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 48), nn.ReLU(), nn.Linear(48, 10))
+
+
+def picture() -> Tensor:
+    coarse = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(5))
+    return F.interpolate(coarse, size=8, mode="bicubic").clamp(0.01, 1)
+
+
+def slopes(model: nn.Module) -> Tensors:
+    value = F.cross_entropy(model(picture()), torch.tensor([7]))
+    names = [name for name, _ in model.named_parameters()]
+    return dict(zip(names, torch.autograd.grad(value, list(model.parameters())), strict=True))
+
+
+def update(model: nn.Module, **given: Any) -> Update:
+    facts: dict[str, Any] = {"loss": loss, "image_shape": SHAPE, "num_examples": 1}
+    return fedsim.Update.of(model, **given, **facts)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("products", [False, True])
+def test_scores_show_the_picture(products: bool) -> None:
+    model = net()
+    weights = dict(model.named_parameters())
+    scores = {
+        name: (value * weights[name] if products else value).abs().detach()
+        for name, value in slopes(model).items()
+    }
+    victim = update(model, gradients=scores)
+    assert "absolute values, as saliency scores are" in victim.doubt
+    assert ("divided by the weights" in victim.doubt) == products
+    guess: Guess = fedsim.attack(victim, "closed_form", quiet=True)
+    assert guess.certified == (False,)
+    assert fedsim.score(guess, truth=picture()).mean("psnr") > 60
+    assert "tells next to nothing" not in guess.note
+
+
+def test_scores_come_under_the_names_of_layers() -> None:
+    model = net()
+    scores = {
+        name.removesuffix(".weight"): value.abs()
+        for name, value in slopes(model).items()
+        if name.endswith("weight")
+    }
+    victim = update(model, gradients=scores)
+    assert list(victim.observation.received) == ["1.weight", "3.weight"]
+    assert "absolute values" in victim.doubt
+
+
+def test_a_gradient_is_no_score() -> None:
+    assert not update(net(), gradients=slopes(net())).doubt
+
+
+def masked() -> tuple[nn.Module, Tensors, dict[str, Tensor]]:
+    """A sparse model, its weights after one masked step, and the masks."""
+    model = net()
+    rng = torch.Generator().manual_seed(2)
+    masks = {
+        name: torch.rand(value.shape, generator=rng) < 0.5
+        for name, value in model.named_parameters()
+        if value.dim() > 1
+    }
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.mul_(masks.get(name, 1))
+    after = {
+        name: value.detach() - 0.1 * slopes(model)[name] * masks.get(name, 1)
+        for name, value in model.named_parameters()
+    }
+    return model, after, masks
+
+
+def test_packed_weights_are_unpacked_and_the_mask_is_named() -> None:
+    model, after, masks = masked()
+    before = model.state_dict()
+
+    def packed(state: Tensors) -> Tensors:
+        return {k: v[masks[k]] if k in masks else v for k, v in state.items()}
+
+    plain = update(model, before=before, after=after, lr=0.1)
+    victim = update(model, before=packed(before), after=packed(after), lr=0.1)
+    for name, value in plain.observation.received.items():
+        assert torch.equal(victim.observation.received[name], value)
+    guess: Guess = fedsim.attack(victim, "closed_form", quiet=True)
+    assert "as under pruning or the mask of a sparse federation" in guess.note
+    assert fedsim.score(guess, truth=picture()).mean("psnr") > 60
+
+
+def test_a_vector_of_another_mask_is_named() -> None:
+    _, after, masks = masked()
+    few = {name: value[masks[name]] if name in masks else value for name, value in after.items()}
+    with pytest.raises(ConfigError, match="packed by a mask: unpack it"):
+        update(net(), before=few, after=few)
