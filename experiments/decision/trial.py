@@ -181,9 +181,9 @@ class CellTrial:
         return row is not None and self._holder.setdefault(row, client) != client
 
     def _guesses_by_chance(self, labels: Collection[str]) -> bool:
-        """Whether a private text was guessed for a client who does not hold it."""
+        """Whether a private example was guessed for a client who does not hold it."""
         return any(
-            row.value
+            is_exact(row)
             for scorer in self._scorers
             for entry in self._entries
             if entry.label in labels and not _is_blind(entry)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
 
 from experiments.plan.cells import Cell
 from experiments.stages.donors import Donor, donors_of
@@ -51,3 +55,41 @@ def guessed_for_others(
         for key, private in texts.items()
         if asked[key.round] - {key.client}
     }
+
+
+def nearest_for_others(
+    guesses: Mapping[CaptureKey, Tensor],
+    images: Mapping[CaptureKey, Tensor],
+    rows: Mapping[CaptureKey, Sequence[int]],
+) -> dict[CaptureKey, list[float]]:
+    """For each private image the least squared error of a guess at another client of the round.
+
+    Guesses at clients who hold the same row do not count.
+
+    Args:
+        guesses: all that the attack guessed from each capture, where it guessed, in [0, 1].
+        images: the private ones of each capture, ``(image, channel, height, width)``.
+        rows: of the private images.
+    """
+    nearest: dict[CaptureKey, list[float]] = {}
+    for key, private in images.items():
+        others = [
+            (other, guess)
+            for other, guess in guesses.items()
+            if other.round == key.round and other.client != key.client
+        ]
+        if others:
+            flat = private.flatten(1).double()
+            errors = {o: torch.cdist(flat, g.flatten(1).double()).square() for o, g in others}
+            nearest[key] = [
+                min(
+                    (
+                        float(error[i].min()) / flat.shape[1]
+                        for other, error in errors.items()
+                        if rows[key][i] not in rows[other]
+                    ),
+                    default=math.inf,
+                )
+                for i in range(len(flat))
+            ]
+    return nearest

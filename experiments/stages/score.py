@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -13,8 +13,8 @@ from experiments.plan.cells import Cell
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.plan.levels import level_of
-from experiments.stages.controls import controls, guessed_for_others
-from experiments.stages.coverage import Coverage, coverage
+from experiments.stages.controls import controls, guessed_for_others, nearest_for_others
+from experiments.stages.coverage import EXACT, Coverage, coverage
 from experiments.stages.gallery import gallery, write_gallery
 from experiments.stages.search_errors import SEARCHES, SearchErrors, search_errors
 from experiments.stages.signals import SignalRow, signals
@@ -120,13 +120,15 @@ class Scorer:
     def rows_for_others(
         self, entry: Entry, clients: Collection[int] | None = None
     ) -> Iterator[ScoreRow]:
-        """One row for each private text of a client: whether it was guessed for another client.
+        """One row for each private example: how near a guess at another client of the round came.
+
+        Of a text whether it was guessed, of an image the least error.
 
         Args:
             entry: the attack.
             clients: those to compare; None for all.
         """
-        exact = next((m for m in self._all_metrics if m.name == "exact_match"), None)
+        exact = next((m for m in self._all_metrics if m.name in EXACT), None)
         if exact is None:
             return
         keys = [
@@ -136,21 +138,35 @@ class Scorer:
             and (clients is None or key.client in clients)
         ]
         guesses = {key: read_guess(self.victims, entry.label, key) for key in keys}
-        known = {key: guess.examples.tokens for key, guess in guesses.items() if guess.examples}
-        texts = {key: self.victims.examples(key).tokens for key in keys}
-        for key, hits in guessed_for_others(known, texts).items():
+        rows = {key: self.victims.records[key].rows for key in keys}
+        for key, values in self._for_others(guesses, rows).items():
             common = self.columns(entry, key, guesses[key].record, OTHER_CLIENTS)
-            rows = self.victims.records[key].rows
-            for example, hit in enumerate(hits):
+            for example, value in enumerate(values):
+                unknown = guesses[key].record.status in UNSCORED or not math.isfinite(value)
                 yield ScoreRow(
                     **common,
                     example=example,
-                    row=rows[example],
+                    row=rows[key][example],
                     metric=exact.name,
                     unit=exact.unit,
-                    value=None if guesses[key].record.status in UNSCORED else float(hit),
+                    value=None if unknown else value,
                     certified=None,
                 )
+
+    def _for_others(
+        self, guesses: Mapping[CaptureKey, StoredGuess], rows: Mapping[CaptureKey, Sequence[int]]
+    ) -> dict[CaptureKey, list[float]]:
+        """How near others' guesses come to each private example, in the metric of ``EXACT``."""
+        truth = {key: self.victims.examples(key) for key in guesses}
+        known = {key: guess.examples for key, guess in guesses.items() if guess.examples}
+        if self.victims.task.modality == "image":
+            images = {key: examples.batch.inputs for key, examples in truth.items()}
+            guessed = {key: examples.batch.inputs.clamp(0, 1) for key, examples in known.items()}
+            return nearest_for_others(guessed, images, rows)
+        tokens = {key: examples.tokens for key, examples in known.items()}
+        texts = {key: examples.tokens for key, examples in truth.items()}
+        hits = guessed_for_others(tokens, texts)
+        return {key: [float(hit) for hit in of_capture] for key, of_capture in hits.items()}
 
     @property
     def _chosen(self) -> list[Entry]:

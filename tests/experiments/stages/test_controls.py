@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import torch
 
 from experiments.pipeline import execute
 from experiments.stages.attack import jobs
-from experiments.stages.controls import guessed_for_others
+from experiments.stages.controls import guessed_for_others, nearest_for_others
 from experiments.stages.donors import Donor, Facts, donors
 from fedsim.capture import CaptureKey, Observation
 from fedsim.knowledge import Knowledge
@@ -165,3 +166,20 @@ def test_a_control_costs_a_job_where_a_granted_fact_differs(
     controls = {row.control for row in scored(run)}
     assert OTHER_CLIENT in controls
     assert (SECOND_CLIENT in controls) <= (not fact)
+
+
+def test_images_are_compared_with_guesses_at_other_clients_of_the_round() -> None:
+    a, b, c, later = (CaptureKey(round=r, client=i) for r, i in ((1, 0), (1, 1), (1, 2), (2, 1)))
+    images = {key: torch.full((1, 1, 2, 2), level) for key, level in ((a, 0.1), (b, 0.5), (c, 0.1))}
+    guesses = {
+        a: images[a],
+        b: torch.cat([images[a], images[c] + 0.2]),
+        c: images[c],
+        later: images[a],
+    }
+    rows = {a: (7,), b: (8,), c: (7,), later: (9,)}
+    nearest = nearest_for_others(guesses, images, rows)
+    assert nearest[a] == [0.0]  # by b; c holds the same row
+    assert nearest[b] == [pytest.approx(0.16)]
+    assert nearest_for_others({a: images[a]}, images, rows)[c] == [math.inf]
+    assert a not in nearest_for_others({a: images[a]}, images, rows)
