@@ -1,5 +1,9 @@
 """In a wheel every package lies below ``fedsim``, and nothing else is installed."""
 
+import os
+import re
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -29,6 +33,46 @@ def test_a_wheel_installs_fedsim_alone(tmp_path: Path) -> None:
         assert {f"fedsim/{part}/__init__.py", f"fedsim/{part}/py.typed"} <= set(names)
         assert not any(f"\nfrom {part}" in text for text in source.values())
     assert '"Eavesdropper": "fedsim.server.eavesdropper"' in source["fedsim/__init__.py"]
+
+
+def test_plugins_and_readers_import_from_a_wheel(tmp_path: Path) -> None:
+    (built,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(built) as wheel:
+        wheel.extractall(tmp_path / "site")
+    template = (ROOT / "experiments/templates/attack.py").read_text("utf-8")
+    (tmp_path / "mine.py").write_text(template)
+    program = (
+        "import mine, fedsim\n"
+        "from fedsim.api import Run, render\n"
+        "print(fedsim.__file__, mine.ClassMean.__mro__[1].__module__, render.__module__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.stdout.split() == [
+        str(tmp_path / "site" / "fedsim" / "__init__.py"),
+        "fedsim.attacks.base",
+        "fedsim.experiments.report.templates",
+    ], done.stderr
+
+
+PAGES = (
+    *(ROOT / "experiments/templates").glob("*.py"),
+    *(ROOT / "docs/tutorial").glob("*.md"),
+    *(ROOT / "docs/how-to").glob("*.md"),
+    *(ROOT / "docs/notebooks").glob("*.ipynb"),
+)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_what_users_copy_imports_nothing_that_a_wheel_lacks(path: Path) -> None:
+    inner = re.compile(rf"\b(?:from|import) (?:{'|'.join(PARTS)})\b[^\n]*")
+    assert not inner.findall(path.read_text("utf-8"))
 
 
 def test_a_source_distribution_makes_the_same_wheel(tmp_path: Path) -> None:

@@ -5,12 +5,11 @@ from typing import ClassVar, Literal
 
 import torch
 
-from attacks.base import Attack, Job, Reconstruction
-from attacks.tokens.layout import batch_of
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
 from fedsim.models.embeddings import embedding_names
+from fedsim.plugins import Attack, Job, Reconstruction, batch_of
 from fedsim.tasks.base import Task
 
 
