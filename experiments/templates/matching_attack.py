@@ -5,10 +5,9 @@ from typing import ClassVar, Literal
 
 import torch
 
-from attacks.base import Attack, Job, Reconstruction
-from attacks.observed.known_labels import known_labels
 from fedsim.capture import Observation
 from fedsim.knowledge import Fact
+from fedsim.plugins import Attack, Job, Reconstruction, known_labels
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
