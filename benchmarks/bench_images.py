@@ -18,7 +18,7 @@ from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 
 from attacks.base import Job
-from attacks.images.descent import ImageObjective, descend
+from attacks.engine.descent import Objective, descend
 from attacks.images.dlg import DLG
 from attacks.images.image_losses import matching_loss, total_variation
 from attacks.images.inverting import pixel_objective
@@ -111,7 +111,7 @@ class PlainInverting:
         return 1 - inner / (own * other) + WEIGHT * total_variation(image)
 
 
-def _searched(setting: BenchSetting) -> ImageObjective:
+def _searched(setting: BenchSetting) -> Objective:
     model = replay(setting.seen, setting.task, torch.device("cpu"))
     return pixel_objective(matching_loss(model, setting.seen, adaptive=False), WEIGHT)
 

@@ -11,16 +11,16 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Job, Reconstruction
-from attacks.images.descent import ImageObjective, best_restarts
+from attacks.engine.descent import Objective
 from attacks.images.evidence import pixel_prior, unlikelihood
 from attacks.images.image_matching import ImageMatching
+from attacks.images.restarts import best_restarts
 from attacks.images.unrolled import UnrolledSearch
 from attacks.images.victims import Evidence, VictimGroup
 from attacks.observed.declared import declared
 from attacks.observed.known_labels import known_labels
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import replay
-from attacks.observed.search import restart_generators
 from attacks.observed.simulated_steps import SimulatedSteps
 from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
@@ -141,15 +141,10 @@ class Bayes(ImageMatching):
         """A lane is one restart of one victim."""
         likely, prior = victims.evidence, victims.prior.to(torch.float32)
         assert likely is not None
-        size = prior.variances.numel()
-        starts = [
-            (victim, _START * torch.randn(victims.labels.shape[1], size, generator=generator))
-            for victim, rng in enumerate(victims.rngs)
-            for generator in restart_generators(rng, self.restarts)
-        ]
+        shape = victims.labels.shape[1], prior.variances.numel()
         return best_restarts(
             victims,
-            starts,
+            lambda rng: _START * torch.randn(shape, generator=rng),
             _objective(likely, prior),
             prior.images,
             restarts=self.restarts,
@@ -159,7 +154,7 @@ class Bayes(ImageMatching):
         )
 
 
-def _objective(likely: Evidence, prior: PixelPrior) -> ImageObjective:
+def _objective(likely: Evidence, prior: PixelPrior) -> Objective:
     """``-log`` of likelihood times prior, by which restarts are compared, too."""
 
     def objective(

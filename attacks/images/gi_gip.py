@@ -12,13 +12,12 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from attacks.base import Job, Reconstruction, Trace
-from attacks.images.descent import BestIterates, ImageObjective, descend
+from attacks.engine.descent import BestIterates, Objective, descend, drawn
 from attacks.images.generator import Generator, load_weights, read_weights
 from attacks.images.generators import build_generator
 from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import RegularisedMatching
 from attacks.images.victims import Evidence, MatchingLoss, VictimGroup
-from attacks.observed.search import restart_generators
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task, state
 from fedsim.types import Tensors
@@ -92,11 +91,10 @@ class GIGIP(RegularisedMatching):
         load_weights(generator, weights, self.generator_weights or "what was prepared")
         generator.to(victims.job.device).requires_grad_(False)
         likely = victims.evidence if self.adaptive else None
-        starts = [
-            (i, START * torch.randn(victims.labels.shape[1], self.latent, generator=rng))
-            for i, victim_rng in enumerate(victims.rngs)
-            for rng in restart_generators(victim_rng, self.restarts)
-        ]
+        shape = victims.labels.shape[1], self.latent
+        starts = drawn(
+            victims.rngs, self.restarts, lambda rng: START * torch.randn(shape, generator=rng)
+        )
         guesses: list[Reconstruction] = []
         step = max(1, self.lanes // self.restarts)
         for first in range(0, len(victims.rngs), step):
@@ -146,7 +144,7 @@ class GIGIP(RegularisedMatching):
 
     def _of_latents(
         self, loss: MatchingLoss, likely: Evidence | None, generator: Generator
-    ) -> ImageObjective:
+    ) -> Objective:
         """The last value that it keeps tells which restart is best."""
 
         def objective(
@@ -167,7 +165,7 @@ class GIGIP(RegularisedMatching):
 
     def _of_weights(
         self, victims: VictimGroup, likely: Evidence | None, generator: Generator
-    ) -> ImageObjective:
+    ) -> Objective:
         loss, prior = victims.loss, victims.prior.to(torch.float32)
 
         def generate(weights: Tensors, latents: Tensor) -> Tensor:
@@ -193,8 +191,8 @@ def _chosen(iterates: BestIterates, lanes: Tensor) -> BestIterates:
     """Some of the lanes."""
     return replace(
         iterates,
-        images=iterates.images[lanes],
-        matching=iterates.matching[lanes],
+        guesses=iterates.guesses[lanes],
+        objective=iterates.objective[lanes],
         others=tuple(value[lanes] for value in iterates.others),
         traces=tuple(iterates.traces[lane] for lane in lanes.tolist()),
     )

@@ -10,11 +10,11 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Reconstruction
-from attacks.images.descent import ImageObjective, best_restarts
+from attacks.engine.descent import Objective
 from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import RegularisedMatching
+from attacks.images.restarts import best_restarts
 from attacks.images.victims import MatchingLoss, VictimGroup
-from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 
@@ -62,14 +62,9 @@ class Inverting(RegularisedMatching):
         """A lane is one restart of one victim."""
         # Grey of mean .5 and deviation .25: N(0, 1) in the normalised pixels of the paper.
         shape = (victims.labels.shape[1], *task.spec.input_shape)
-        starts = [
-            (victim, (0.5 + DEVIATION * torch.randn(shape, generator=generator)).clamp(0, 1))
-            for victim, rng in enumerate(victims.rngs)
-            for generator in restart_generators(rng, self.restarts)
-        ]
         return best_restarts(
             victims,
-            starts,
+            lambda rng: (0.5 + DEVIATION * torch.randn(shape, generator=rng)).clamp(0, 1),
             pixel_objective(victims.loss, victims.loss.smoother * self.pixel_variation),
             lambda images: images,
             restarts=self.restarts,
@@ -80,7 +75,7 @@ class Inverting(RegularisedMatching):
         )
 
 
-def pixel_objective(loss: MatchingLoss, weight: float) -> ImageObjective:
+def pixel_objective(loss: MatchingLoss, weight: float) -> Objective:
     """The matching loss of pixels and ``weight`` times their total variation."""
 
     def objective(

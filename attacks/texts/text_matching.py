@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.observed.search import SearchProgress
+from attacks.engine.descent import SearchProgress
 from attacks.texts.frames import Lowest, ordered
 from attacks.texts.hypotheses import Hypothesis, hypotheses
 from attacks.texts.language_prior import load_prior

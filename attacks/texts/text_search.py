@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.observed.search import Best
+from attacks.engine.descent import Best
 from attacks.texts.frames import Frames, LossWeights, Lowest
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Matching

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from attacks.base import Job
+from attacks.engine.descent import restart_generators
 from attacks.images.image_losses import (
     ImageLoss,
     matching_loss,
@@ -23,7 +24,6 @@ from attacks.images.image_losses import (
 from attacks.images.inverting import Inverting
 from attacks.observed.distance import cosine_distance
 from attacks.observed.replay import replay
-from attacks.observed.search import restart_generators
 from fedsim.capture import Observation
 from fedsim.defenses import build_chain
 from fedsim.defenses.prune import Prune

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.images.dlg import LBFGS
+from attacks.engine.descent import LBFGS
 
 Value = Callable[[Tensor, Tensor], Tensor]
 TABLE = torch.randn(40, 12, generator=torch.Generator().manual_seed(5), dtype=torch.float64)

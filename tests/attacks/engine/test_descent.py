@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.observed.search import Best, SearchProgress, restart_generators, slopes, stalled
+from attacks.engine.descent import Best, SearchProgress, restart_generators, slopes, stalled
 from fedsim.types import Tensors
 
 
