@@ -1,4 +1,7 @@
-"""The attacks by name."""
+"""The attacks by name.
+
+May import: fedsim, never fedsim.truth or fedsim.data, nor Flower.
+"""
 
 from __future__ import annotations
 

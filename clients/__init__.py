@@ -1,1 +1,4 @@
-"""The clients: local training, defenses, probes, and the Flower ClientApp."""
+"""The clients: local training, defenses, probes, and the Flower ClientApp.
+
+May import: fedsim.
+"""

@@ -1,1 +1,4 @@
-"""The stages of an experiment and the command line."""
+"""The stages of an experiment and the command line.
+
+May import: attacks, clients, server and fedsim; nobody imports experiments.
+"""

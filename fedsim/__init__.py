@@ -1,4 +1,7 @@
-"""Shared vocabulary of fedsim: batches, tasks, models, defenses, metrics, captures and truth."""
+"""Shared vocabulary of fedsim: batches, tasks, models, defenses, metrics, captures and truth.
+
+May import: none of the others; names of theirs are imported at their first use.
+"""
 
 import importlib
 import os

@@ -1,1 +1,4 @@
-"""The server: Flower strategies, the eavesdropper around them, and the grids."""
+"""The server: Flower strategies, the eavesdropper around them, and the grids.
+
+May import: fedsim, never fedsim.truth.
+"""

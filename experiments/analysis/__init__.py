@@ -1,1 +1,4 @@
-"""Rows to findings: what leaked, at what cost, how sure."""
+"""Rows to findings: what leaked, at what cost, how sure.
+
+May import: experiments.stages and below; nothing of report or decision.
+"""

@@ -1,1 +1,4 @@
-"""The checks behind ``fedsim doctor``: captures are compared with replays on the true data."""
+"""The checks behind ``fedsim doctor``: captures are compared with replays on the true data.
+
+May import: experiments.stages and below.
+"""

@@ -1,1 +1,4 @@
-"""The commands of ``fedsim``, a file for each; ``experiments.cli`` assembles them."""
+"""The commands of ``fedsim``, a file for each; ``experiments.cli`` assembles them.
+
+May import: all but experiments.cli and extras.
+"""

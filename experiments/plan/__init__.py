@@ -1,1 +1,4 @@
-"""Experiment files: parsed, validated and expanded into cells and run folders."""
+"""Experiment files: parsed, validated and expanded into cells and run folders.
+
+May import: experiments.console and origin, attacks, fedsim.
+"""

@@ -1,1 +1,4 @@
-"""A look at an experiment before it runs."""
+"""A look at an experiment before it runs.
+
+May import: experiments.wording, experiments.plan and below.
+"""

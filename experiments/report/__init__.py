@@ -1,1 +1,4 @@
-"""Findings to a page, tables and figures."""
+"""Findings to a page, tables and figures.
+
+May import: experiments.analysis, bounds, stages, preview and below.
+"""

@@ -1,1 +1,4 @@
-"""Names and phrases of the page and the terminal."""
+"""Names and phrases of the page and the terminal.
+
+May import: experiments.plan and below.
+"""
