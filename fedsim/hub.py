@@ -8,9 +8,12 @@ from typing import Literal
 
 from fedsim.errors import ConfigError
 
+TABLES = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".json": "json", ".jsonl": "json"}
+"""Endings of a file that is a data set by itself, and the reader of the datasets library."""
+
 
 def resolve(identifier: str, kind: Literal["models", "datasets"]) -> str:
-    """Path of the local folder if there is one, else the identifier itself for the hub libraries.
+    """Path of the local folder or table, else the identifier itself for the hub libraries.
 
     The order is ``$FEDSIM_HUB/<kind>/<identifier>``, ``identifier`` as a path, then the hub.
 
@@ -24,6 +27,8 @@ def resolve(identifier: str, kind: Literal["models", "datasets"]) -> str:
         if local.is_dir():
             return str(local.resolve())
     if Path(identifier).is_dir():
+        return str(Path(identifier).resolve())
+    if kind == "datasets" and Path(identifier).suffix in TABLES and Path(identifier).is_file():
         return str(Path(identifier).resolve())
     if Path(identifier).is_file():
         raise ConfigError(f"{identifier}: it is a file. Name the folder that holds it.")

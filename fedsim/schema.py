@@ -21,6 +21,9 @@ class Column(Record):
         low: smallest value; of a category, the code of the first.
         high: largest value; of a category, the code of the last.
         category: whether the values have no order.
+        step: of a number in its owner's unit, which is ``offset + step * value``.
+        offset: the number behind a value of 0.
+        names: of the categories, by value; empty where these are numbers.
 
     Example:
         >>> import torch
@@ -37,6 +40,15 @@ class Column(Record):
     low: int = 0
     high: int
     category: bool = False
+    step: float = 1.0
+    offset: float = 0.0
+    names: tuple[str, ...] = ()
+
+    def shown(self, value: int) -> str:
+        """A whole value as its owner writes it; a question mark for none of the categories."""
+        if self.category and not self.low <= value <= self.high:
+            return "?"
+        return self.names[value] if self.names else f"{self.offset + self.step * value:g}"
 
     @property
     def width(self) -> int:

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from markupsafe import Markup
+from torch import Tensor
 
 from experiments.captures.disclosures import Disclosure
 from experiments.captures.findings import Findings, sure
@@ -27,10 +28,13 @@ from fedsim.files import write_bytes
 from fedsim.knowledge import FACTS, PASSED
 from fedsim.plain_files import make_private
 from fedsim.tasks.base import Task
+from fedsim.tasks.images import ImageClassification
 
 _NONE = "\N{EN DASH}"
 _MOST = 12
 """Guessed examples of one attack on one capture that the page shows."""
+_COLUMNS = 24
+"""Columns of a guessed row that are drawn."""
 LEVELS = {
     "certified": "The example makes the observed update, up to the rounding of its numbers.",
     "consistent": "It makes the update but for what noise, rounding or pruning explains.",
@@ -87,7 +91,7 @@ def write_page(run: Run, task: Task) -> Path:
             name=run.root.resolve().parent.name,
             cover=cover(provenance),
             answers=list(_answers(results, findings)),
-            switches=list(_switches(results, findings)),
+            switches=list(_switches(results, findings, task)),
             who=_who(given, task, cohort),
             sure=_WITH_TRUTH if is_scored(run) else _WITHOUT_TRUTH,
             attacks=_attacks(results),
@@ -146,23 +150,22 @@ def _answer(name: str, those: Sequence[Outcome], findings: Findings) -> tuple[st
     return "not-decided", sentence("guess.open", ahead=ahead, known=known, **facts)
 
 
-def _switches(results: Sequence[Outcome], findings: Findings) -> Iterator[str]:
+def _switches(results: Sequence[Outcome], findings: Findings, task: Task) -> Iterator[str]:
     """What to switch on: a defense where something leaks, a fact where attacks lack it."""
     given = findings.given
     if findings.worded:
         yield sentence("advice.words")
+    simulated = not task.spec.owner_shape and task.spec.target == "class"
     if any(outcome.certified for outcome in results):
-        yield (
-            "Examples are certified: larger batches and more local steps alone do not hide them. "
-            "Simulate this federation with defenses by fedsim init, and compare what each costs."
-        )
+        yield sentence("advice.certified")
+    if not simulated:
+        yield sentence("advice.not_simulated")
+    elif any(outcome.certified for outcome in results):
+        yield sentence("advice.simulate")
     elif findings.worded:
         yield sentence("advice.ask")
     else:
-        yield (
-            "No example is certified, which proves nothing: fedsim init writes this federation as "
-            "an experiment, in which attacks are scored and defenses compared."
-        )
+        yield sentence("advice.proves_nothing")
     if any(disclosure.labels for disclosure in given):
         yield (
             "The last layer's bias tells how often each class occurs: secure aggregation hides "
@@ -273,6 +276,16 @@ def _refused(results: Sequence[Outcome]) -> Table:
     return Table("refused", "What was refused", ("attack", "why", "what helps", "captures"), rows)
 
 
+def _drawn(inputs: Tensor, task: Task) -> bytes:
+    """A picture, or of a row of a table a line for each column, in its owner's range."""
+    if len(task.spec.owner_shape) != 1 or not isinstance(task, ImageClassification):
+        return png(inputs)
+    row = task.form.given(inputs[None]).flatten().tolist()
+    lines = [f"column {place}: {value:.4g}" for place, value in enumerate(row[:_COLUMNS], 1)]
+    more = [f"and {len(row) - _COLUMNS} more: "] if len(row) > _COLUMNS else []
+    return "\n".join([*lines, *more]).encode()
+
+
 def _shown(outcome: Outcome) -> _Shown:
     guess = outcome.guess
     assert guess is not None
@@ -287,7 +300,7 @@ def _shown(outcome: Outcome) -> _Shown:
                 level=str(levels[i]),
                 label="" if label == -1 else f"class {label}{unread}",
                 text=guess.texts[i] if guess.texts else "",
-                image=None if guess.texts else png(batch.inputs[i]),
+                image=None if guess.texts else _drawn(batch.inputs[i], guess.task),
             )
         )
     key = outcome.record.key

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Literal, TypeAlias
 
 from experiments.analysis.findings import TaskFindings
@@ -13,6 +14,7 @@ from experiments.report.naming import attack_label
 from experiments.stages.gallery import SHOWN, Shown, ranks
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
+from fedsim.visible import visible
 
 Mark: TypeAlias = Literal["missed", "word", "run"]
 
@@ -69,9 +71,34 @@ def attack_of(section: TaskFindings, attack: str, options: str) -> str:
     return title(attack)
 
 
-def data_uri(png: bytes) -> str:
-    """A PNG file as a data URI."""
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+def data_uri(picture: bytes) -> str:
+    """A PNG file, or the lines of a row of a table drawn as one, as a page embeds it."""
+    if picture.startswith(_PNG):
+        return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    return f"data:image/svg+xml;base64,{base64.b64encode(_drawn_row(picture).encode()).decode()}"
+
+
+_PNG = b"\x89PNG"
+_LINE, _LETTER = 16, 7.2
+"""Pixels of a line, and of a letter of its font."""
+
+
+def _drawn_row(row: bytes) -> str:
+    """An SVG with a line for each column: its name, and its value on the right."""
+    lines = [visible(line).partition(": ") for line in row.decode("utf-8", "replace").split("\n")]
+    names = max(len(name) for name, _, _ in lines)
+    width = _LETTER * (names + 2 + max(len(value) for _, _, value in lines))
+    height = _LINE * (len(lines) + 0.5)
+    texts = "".join(
+        f'<text x="2" y="{_LINE * (i + 1)}">{escape(name)}</text>'
+        f'<text x="{width - 2:.0f}" y="{_LINE * (i + 1)}" text-anchor="end">{escape(value)}</text>'
+        for i, (name, _, value) in enumerate(lines)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'font-family="monospace" font-size="12"><rect width="100%" height="100%" fill="#fff"/>'
+        f"{texts}</svg>"
+    )
 
 
 def words(text: bytes) -> list[str]:

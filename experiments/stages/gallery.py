@@ -20,6 +20,7 @@ from fedsim.metrics.base import Examples
 from fedsim.plain_files import make_private
 from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, DefenseKey, ExampleKey, Modality, ScoreRow
 from fedsim.rows import read_rows, write_rows
+from fedsim.schema import decoded
 
 FILE = Path("gallery") / "examples.parquet"
 SHOWN: dict[Modality, int] = {"image": 5, "text": 3}
@@ -244,7 +245,15 @@ def _show(victims: Victims[Cell], wanted: Iterable[_Chosen]) -> Iterator[Shown]:
 
 
 def content(examples: Examples, number: int, modality: Modality) -> bytes:
-    """An image as a PNG file, or a text in UTF-8 with one space between words."""
+    """An image as a PNG file, a row of a table or a text in UTF-8.
+
+    A row has a line for each column, ``name: value``; a text one space between words.
+    """
+    if examples.columns:
+        inputs = examples.batch.inputs[number : number + 1].clamp(0, 1).flatten(1)
+        values = decoded(examples.columns, inputs)[0].tolist()
+        pairs = zip(examples.columns, values, strict=True)
+        return "\n".join(f"{column.name}: {column.shown(v)}" for column, v in pairs).encode()
     if modality == "image":
         return png(examples.batch.inputs[number])
     return " ".join(examples.words[number].split()).encode()

@@ -17,6 +17,8 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "target")
 
 _MOST_CLASSES = 1000
 
+_ROWS = {"image": " Of rows of a table, name the classes: label_column.", "text": ""}
+
 _HEADING = re.compile(r"=.*=")
 
 
@@ -43,9 +45,16 @@ def find_input(
     if not fitting:
         raise ConfigError(
             f"{dataset}: there is no {modality} column among {', '.join(features)}. "
-            f"Choose a data set of {modality}s, or a model that fits this one."
+            f"Choose a data set of {modality}s, or a model that fits this one.{_ROWS[modality]}"
         )
     return next((name for name in TEXT_COLUMNS if name in fitting), fitting[0])
+
+
+def has_images(features: Mapping[str, Any], column: str) -> bool:
+    """Whether a table holds images, in the column asked for if that is one alone."""
+    if column and column in features:
+        return _is_image(features[column])
+    return any(_is_image(feature) for feature in features.values())
 
 
 def find_label(features: dict[str, Any], column: str, dataset: str) -> str:

@@ -13,14 +13,17 @@ from fedsim.data.builtin import Builtin
 from fedsim.data.columns import (
     find_input,
     find_label,
+    has_images,
     read_class_names,
     read_images,
     read_labels,
     read_text,
 )
 from fedsim.data.splits import Split
+from fedsim.data.table_columns import find_columns, read_values
 from fedsim.data.tables import Tables, locate, open_tables
 from fedsim.errors import ConfigError
+from fedsim.schema import encoded
 from fedsim.types import Rows
 
 
@@ -39,10 +42,12 @@ def load_rows(
     calls share their tensors, so these must not be changed in place.
 
     Args:
-        dataset: a built-in, or a hub id or local folder with an optional ``:configuration``.
+        dataset: a built-in, a hub id or local folder with an optional ``:configuration``, or the
+            file of a table.
         split: as in ``train``, ``train[100:900]`` or ``train[:50%]``.
         modality: required type of the inputs.
-        input_column: name of the column; if empty, it is found by its type.
+        input_column: name of the column; if empty, it is found by its type. Of a table without
+            images, the columns that the model takes, with commas; all but the label if empty.
         label_column: name of the column of class numbers or texts; if empty, a column of numbers
             is found by its name or type.
         image_size: height and width in pixels to resize images to; 0 keeps their size.
@@ -120,6 +125,8 @@ def _read_table(
     image_size: int,
 ) -> Rows:
     table = tables[split]
+    if modality == "image" and columns[1] and not has_images(table.features, columns[0]):
+        return _read_rows(tables, split, dataset, numbers, columns)
     column = find_input(table.features, modality, columns[0], dataset)
     label = find_label(table.features, columns[1], dataset)
     sliced = table.select(numbers)
@@ -139,6 +146,23 @@ def _read_table(
             "Choose a longer slice."
         )
     return Rows(texts, labels, tuple(numbers), names).take(filled)
+
+
+def _read_rows(
+    tables: Tables, split: str, dataset: str, numbers: range, named: tuple[str, str]
+) -> Rows:
+    """Rows of numbers and categories, each an image of as many channels of one pixel."""
+    table = tables[split]
+    label = find_label(table.features, named[1], dataset)
+    columns = find_columns(tables, table.features, named[0], label, dataset)
+    if not columns:
+        raise ConfigError(f"{dataset}: there is no column beside {label!r}. Choose another table.")
+    sliced = table.select(numbers)
+    values = read_values(sliced, columns, numbers[0], dataset)
+    names = read_class_names(tables, label, dataset)
+    labels = read_labels(sliced[label][:], numbers, dataset, names)
+    inputs = encoded(columns, values)[:, :, None, None]
+    return Rows(inputs, labels, tuple(numbers), names, columns)
 
 
 def to_pil(image: Tensor) -> Any:  # noqa: ANN401

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedsim.errors import ConfigError
-from fedsim.hub import resolve
+from fedsim.hub import TABLES, resolve
 
 Tables: TypeAlias = dict[str, Any]
 """Split name -> ``datasets.Dataset``, memory-mapped: rows are read on demand."""
+
+
+_SAVED = ("dataset_dict.json", "state.json")
+"""Files that ``save_to_disk`` of the datasets library writes."""
 
 
 def cache_folder() -> Path:
@@ -31,7 +35,7 @@ def open_tables(path: str, configuration: str, dataset: str) -> Tables:
     """All splits; the library converts the files once into its cache, behind a file lock.
 
     Args:
-        path: the folder or hub id.
+        path: the folder, the file of a table, or the hub id.
         configuration: empty for the only or default one.
         dataset: the name that the user wrote, for messages.
 
@@ -40,10 +44,18 @@ def open_tables(path: str, configuration: str, dataset: str) -> Tables:
     """
     import datasets
 
-    if not Path(path).is_dir():
+    place = Path(path)
+    if not place.exists():
         _check_hub(path)
     datasets.disable_progress_bars()
     try:
+        if place.is_file():
+            more = {"sep": "\t"} if place.suffix == ".tsv" else {}
+            kind = TABLES[place.suffix]
+            return dict(datasets.load_dataset(kind, data_files={"train": path}, **more))
+        if any((place / name).is_file() for name in _SAVED):
+            saved = datasets.load_from_disk(path)
+            return {"train": saved} if isinstance(saved, datasets.Dataset) else dict(saved)
         return dict(datasets.load_dataset(path, configuration or None))
     except FileNotFoundError:
         raise ConfigError(

@@ -50,7 +50,7 @@ def align(guess: Examples, matched: Assignment, modality: Modality) -> Examples:
     mask = None if batch.mask is None else _with_blank(batch.mask, 0)[rows]
     aligned = Batch(inputs, _with_blank(labels, -1)[rows], mask)
     if modality == "image":
-        return Examples(aligned)
+        return Examples(aligned, columns=guess.columns)
     words, special, tokens = (*guess.words, ""), (*guess.words_special, ""), (*guess.tokens, ())
     return Examples(
         aligned,
@@ -63,7 +63,7 @@ def align(guess: Examples, matched: Assignment, modality: Modality) -> Examples:
 
 def nothing(truth: Examples, modality: Modality) -> Examples:
     """A blank guess for each private example, as which a failed job is scored."""
-    empty = Examples(truth.batch[:0])
+    empty = Examples(truth.batch[:0], columns=truth.columns)
     return align(empty, (None,) * len(truth.batch), modality)
 
 

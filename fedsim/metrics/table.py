@@ -63,7 +63,8 @@ def _column_metric(index: int, column: Column) -> type[Metric]:
         return _right(guess, truth)[:, index].double()
 
     said = f"1 if the row's ``{column.name}``, {kind}, is right, else 0."
-    body = {"name": f"exact_{column.name}", "score": score, "__doc__": said}
+    name = f"exact_{column.name}"
+    body = {"name": name, "score": score, "__doc__": said, "column": column}
     return dataclass(frozen=True)(type("ExactColumn", (TableMetric,), body))
 
 

@@ -54,7 +54,8 @@ class ImageClassification(Task):
     def unfit(self, metric: Metric) -> str:
         """As of any task; a metric may need larger images, or a table."""
         if metric.modality == "table" and self.spec.columns:
-            return ""
+            column = getattr(metric, "column", self.spec.columns[0])
+            return "" if column in self.spec.columns else "is of a column of another table"
         side = min(self.spec.input_shape[1:], default=1)
         if metric.modality == "image" and side < metric.smallest:
             return f"needs images of {metric.smallest} pixels a side, and the task's have {side}"
