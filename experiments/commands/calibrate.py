@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from experiments.decision.question import CalibrationTask
 
 
+Share: TypeAlias = Annotated[
+    float, typer.Option(min=0.001, max=0.5, help="of all clients, that may be hit if none was")
+]
+
+
 def calibrate(
     experiment: Target,
     hold: Annotated[
@@ -40,15 +45,7 @@ def calibrate(
             "the strongest that --lose allows is found",
         ),
     ] = None,
-    share: Annotated[
-        float,
-        typer.Option(
-            min=0.001,
-            max=0.5,
-            help="largest share of all clients that may be hit where --hold allows none of those "
-            "attacked",
-        ),
-    ] = 0.1,
+    share: Share = 0.1,
     lose: Annotated[
         list[str] | None,
         typer.Option(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from experiments.decision.sequence import Betting, Bound, Exact
+from experiments.decision.sequence import BETTING, EXACT, Bound
 from experiments.decision.targets import SHARES, Target
 
 Word: TypeAlias = Literal["leaks", "holds", "open"]
@@ -117,16 +117,13 @@ class _Scores:
 
     def bounds(self, errors: Errors, *, every: bool) -> dict[str, MeanBounds]:
         return {
-            name: _bounds(scores, errors, Exact() if every and name in SHARES else _BETTING)
+            name: _bounds(scores, errors, EXACT if every and name in SHARES else BETTING)
             for name, scores in self.by_target.items()
             if scores
         }
 
 
-_BETTING = Betting()
-
-
-def _bounds(scores: Sequence[Score], errors: Errors, bound: Bound = _BETTING) -> MeanBounds:
+def _bounds(scores: Sequence[Score], errors: Errors, bound: Bound = BETTING) -> MeanBounds:
     """Bounds of one mean; the upper one is no lower than that of the clients not refused.
 
     Blind guesses in the place of refused clients would hide what the others leak. An attack that

@@ -18,8 +18,8 @@ confidence sequence of a Bernoulli rate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,35 +67,16 @@ def _most(values: Floats, means: Floats) -> Floats:
     return most
 
 
-class Bound(Protocol):
-    """One-sided bounds of a mean, each wrong with at most ``error``."""
+class Bound(NamedTuple):
+    """One-sided bounds of a mean by scores, each wrong with at most the error that is given."""
 
-    def upper(self, scores: Sequence[float], error: float) -> float:
-        """The mean is surely at most this."""
-
-    def lower(self, scores: Sequence[float], error: float) -> float:
-        """The mean is surely at least this."""
+    upper: Callable[[Sequence[float], float], float]
+    lower: Callable[[Sequence[float], float], float]
 
 
-class Betting:
-    """Bounds that hold at every look."""
-
-    def upper(self, scores: Sequence[float], error: float) -> float:
-        """See ``upper``."""
-        return upper(scores, error)
-
-    def lower(self, scores: Sequence[float], error: float) -> float:
-        """See ``lower``."""
-        return lower(scores, error)
-
-
-class Exact:
-    """Bounds of a number of clients that was fixed before."""
-
-    def upper(self, scores: Sequence[float], error: float) -> float:
-        """See ``clopper_pearson``; an error of each side."""
-        return clopper_pearson(sum(scores), len(scores), 2 * error)[1]
-
-    def lower(self, scores: Sequence[float], error: float) -> float:
-        """See ``clopper_pearson``; an error of each side."""
-        return clopper_pearson(sum(scores), len(scores), 2 * error)[0]
+BETTING = Bound(upper, lower)
+EXACT = Bound(
+    lambda scores, error: clopper_pearson(sum(scores), len(scores), 2 * error)[1],
+    lambda scores, error: clopper_pearson(sum(scores), len(scores), 2 * error)[0],
+)
+"""Of a number of clients that was fixed before any was attacked."""

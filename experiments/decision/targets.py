@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from experiments.analysis.findings import UTILITY
 from experiments.analysis.portfolio import MOST_CLIENTS
 from experiments.bounds.information import CERTAIN, most
-from experiments.decision.sequence import Betting, Bound, Exact
+from experiments.decision.sequence import BETTING, EXACT
 from experiments.stages.coverage import THRESHOLDS
 from fedsim.build import registry, suggest
 from fedsim.errors import ConfigError
@@ -208,7 +208,7 @@ def clients_needed(target: Target, score: float, error: float) -> int:
         score: of each client, rescaled; below ``target.passes``.
         error: of an upper bound.
     """
-    bound: Bound = Exact() if target.name in SHARES else Betting()
+    bound = EXACT if target.name in SHARES else BETTING
 
     def shows(clients: int) -> bool:
         return bound.upper([score] * clients, error) < target.passes

@@ -14,7 +14,7 @@ from experiments.decision.targets import (
     parse_targets,
     unit_of,
 )
-from experiments.report.tables import Number, Table, Value
+from experiments.report.tables import Number, Table, Value, to_terminal
 from experiments.wording.defense_names import compact
 from experiments.wording.names import show, title
 
@@ -24,7 +24,7 @@ COLUMNS = (
     "bracket",
     "leakage, surely at most",
     "utility lost",
-    "victims",
+    "clients",
     "jobs",
 )
 
@@ -248,15 +248,8 @@ def blind_floor(target: Target, blind: float, clients: int, error: float) -> str
 
 def text(answer: Answer, files: str) -> str:
     """For a terminal."""
-    shown = table(answer)
-    cells = [list(shown.columns), *([_text(v) for v in row] for row in shown.rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
     said = [f"- {note}" for note in notes(answer)]
-    return "\n".join([*lines, "", f"{headline(answer)}.", *said, files])
+    return "\n".join([to_terminal(table(answer)), f"{headline(answer)}.", *said, files])
 
 
 def leakage(tried: Tried) -> str:
@@ -274,7 +267,7 @@ def _percent(share: float) -> str:
 
 def _row(family: FamilyAnswer) -> tuple[Value, ...]:
     at = family.at_weakest
-    clients = sum(trial.clients for trial in family.tried)
+    clients = at.clients if at else max((trial.clients for trial in family.tried), default=0)
     return (
         family.title,
         "none" if at is None else _value(family, at.index) if family.option else "as it is",
@@ -331,9 +324,3 @@ def _within(reached: ReachedTarget, value: float | None) -> str:
 def _beyond(reached: ReachedTarget, value: float) -> str:
     side = "at least" if reached.more_is_worse else "at most"
     return f"{side} {measured(reached.target, value)}"
-
-
-def _text(value: Value) -> str:
-    from experiments.report.tables import text_of
-
-    return text_of(value)
