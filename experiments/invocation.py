@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.mirror import is_url, local_folder
 from experiments.plan.config import Plan, load_plan
 from experiments.plan.folder import Run, RunStage
 from experiments.plan.gpus import check_gpus
@@ -16,6 +15,20 @@ from experiments.preview.manuals import check_names
 from fedsim.errors import ConfigError
 from fedsim.named_code import check_allowed, is_named
 from fedsim.visible import say
+
+
+def folder_of(path: str) -> Path:
+    """A path of this machine, where runs lie.
+
+    Raises:
+        ConfigError: it is a URL.
+    """
+    if "://" in path:
+        raise ConfigError(
+            f"{path.partition('?')[0]}: a run is a folder of this machine. Copy it from and to "
+            "the store with rclone or your store's own command, and name the folder."
+        )
+    return Path(path)
 
 
 @dataclass(frozen=True)
@@ -71,12 +84,7 @@ class Invocation:
 
     def opened(self) -> Run | None:
         """The run that the target names if it is a folder, with the experiment stored there."""
-        if is_url(self.target):
-            raise ConfigError(
-                f"{self.target}: of the commands on finished runs, only attack, score and report "
-                f"take a URL. Run fedsim report {self.target}, then name "
-                f"{local_folder(self.target)}."
-            )
+        folder_of(self.target)
         if not Path(self.target).is_dir():
             return None
         if self.sets or self.out or self.seed is not None:

@@ -20,8 +20,7 @@ from experiments.commands.parameters import (
     Target,
     Workers,
 )
-from experiments.invocation import Invocation
-from experiments.mirror import is_url
+from experiments.invocation import Invocation, folder_of
 from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError
 from fedsim.visible import say
@@ -137,9 +136,7 @@ def calibrate(
         )
         return
     check_gpus(task.experiment, training=True, attacking=bool(task.targets))
-    if out is not None and is_url(out):
-        raise ConfigError(f"--out {out}: a search works in a folder of this machine. Name one.")
-    root = Path(out) if out else Path("runs") / f"{task.experiment.name}-calibrated"
+    root = folder_of(out) if out else Path("runs") / f"{task.experiment.name}-calibrated"
     begin(task, root)
     if not task.targets:
         _afford(task, root, quiet=quiet, as_json=as_json)

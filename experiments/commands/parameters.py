@@ -41,7 +41,7 @@ Sets = Annotated[
 ]
 Out = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="run folder, or s3://bucket/run; default: runs/<name>"),
+    typer.Option(metavar="PATH", help="run folder; default: runs/<name>"),
 ]
 Seed = Annotated[int | None, typer.Option(help="one seed, in place of all of the experiment's")]
 Workers = Annotated[

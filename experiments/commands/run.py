@@ -32,8 +32,7 @@ from experiments.commands.parameters import (
     Workers,
 )
 from experiments.commands.show import show
-from experiments.invocation import Invocation
-from experiments.mirror import is_url, working_folder
+from experiments.invocation import Invocation, folder_of
 from experiments.plan.config import find
 from experiments.plan.folder import STAGES, RunStage
 from fedsim.api.unfinished import continuation
@@ -90,22 +89,20 @@ def _command(
         if dry_run:
             show(experiment, sets, seed, workers, as_json)
             return
-        with working_folder(experiment, out, stages) as (target, folder):
-            given = Invocation(target, sets or [], folder, seed, workers, engine, gpus, address)
-            run = given.run(stages)
-            from experiments.pipeline import execute
+        folder = folder_of(out) if out else None
+        given = Invocation(experiment, sets or [], folder, seed, workers, engine, gpus, address)
+        run = given.run(stages)
+        from experiments.pipeline import execute
 
-            here = not is_url(str(out or experiment))  # else it goes on at the URL
-            watching = _watched(run.root) if watch else nullcontext()
-            with _stopped(run.root) if here else nullcontext(), watching:
-                outcome = execute(
-                    run,
-                    stages,
-                    quiet=quiet or as_json,
-                    full=full,
-                    redact=redact,
-                    retry_failed=retry_failed,
-                )
+        with _stopped(run.root), _watched(run.root) if watch else nullcontext():
+            outcome = execute(
+                run,
+                stages,
+                quiet=quiet or as_json,
+                full=full,
+                redact=redact,
+                retry_failed=retry_failed,
+            )
         say(json.dumps(outcome.table()) if as_json else outcome.line())
         raise typer.Exit(1 if outcome.failed else 0)
 
