@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from attacks.base import Attack, Job, Reconstruction, check_facts
-from attacks.film.film import FILM
 from attacks.learned.lti import LTI
 from attacks.observed.factored import Factored
 from attacks.observed.factors import Products
@@ -34,7 +33,6 @@ from fedsim.types import Batch
 _FIRST = 3  # row from which sentences are taken
 _BUDGET = 120.0  # seconds of one attack
 _FEW: dict[str, Any] = {"steps": 2, "hypotheses": 4}
-_FILM = FILM(evidence="span", phrase_steps=1, token_steps=1)
 _LTI = LTI(bins=0.01, width=16, channels=16, epochs=1, updates=32)
 
 
@@ -88,7 +86,6 @@ def family_table(families: tuple[str, ...] = tuple(SHAPES)) -> Iterator[FamilyRo
             yield attacked(case, Span(), count, f"span, B = {count}")
         yield attacked(case, Span(), 4, "span, B = 4, frozen", frozen=True)
         yield attacked(FamilyCase.of(family, 64), Span(), 1, "span, LoRA r = 64")
-        yield attacked(case, _FILM, 1, "film with spans")
         for attack in (LAMP(prior="", **_FEW), TAG(**_FEW), DLGText(**_FEW)):
             yield attacked(case, attack, 1, type(attack).__name__, exact=False)
         yield attacked(case, _LTI, 1, "LTI", exact=False)

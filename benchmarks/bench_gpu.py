@@ -59,7 +59,7 @@ ATTACKS: dict[str, list[dict[str, Any]]] = {
         {"name": "lamp", "steps": 50, "starts": 8, "alpha_lm": 0.0},
         {"name": "lti", "width": 64, "channels": 16, "epochs": 2, "bins": 0.02},
     ],
-    "GPT-2": [{"name": "film", "evidence": "span"}, {"name": "span"}],
+    "GPT-2": [{"name": "film"}, {"name": "span"}],
 }
 BERT_BASE: dict[str, Any] = {
     "hidden_size": 768,

@@ -21,7 +21,7 @@ from attacks.observed.word_rows import (
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 
-BagRule: TypeAlias = Literal["auto", "rows", "noise", "energy", "tied", "span", "none"]
+BagRule: TypeAlias = Literal["auto", "rows", "noise", "energy", "tied", "none"]
 _FAR_ROW = 100.0
 """Squared length of a tied row, in medians, from which the head does not explain it."""
 _ROW_ENERGY = 1e-14

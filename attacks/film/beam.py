@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,6 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.language_modelling import LanguageModelling
 
-NextTokenEvidence: TypeAlias = Callable[[Tensor], Tensor]
-"""Nats for each word as the next token of each sentence: ``(beam, token)`` to ``(beam, word)``.
-
-Minus infinity excludes the word.
-"""
 _UNCOVERED = 1000.0
 """Nats taken off a beam that leaves no room for a word it has to hold; more than any sentence
 costs."""
@@ -127,7 +122,7 @@ class BeamSentence:
     """A sentence with its start and end.
 
     Attributes:
-        score: mean over its tokens of log-probability plus evidence, in nats.
+        score: mean over its tokens of log-probability, in nats.
     """
 
     tokens: tuple[int, ...]
@@ -141,7 +136,6 @@ def search(
     width: int,
     *,
     whole: bool = False,
-    evidence: NextTokenEvidence | None = None,
     expired: Callable[[], bool] = lambda: False,
 ) -> list[BeamSentence]:
     """The likeliest sentences, best first; unfinished ones if ``expired`` ends the search early.
@@ -156,7 +150,6 @@ def search(
         width: number of beams kept after each token.
         whole: normalise over the whole vocabulary; otherwise over the allowed words, so that only
             their rows of the head are computed.
-        evidence: nats for each next word in addition to the model's.
         expired: asked before each token.
     """
     from transformers import DynamicCache
@@ -185,17 +178,11 @@ def search(
                 done += _ended(beams, total[:, -1], end, begun)
             total = total[:, :-1]
         total = total - grammar.penalty * grammar.repeats(beams)
-        if evidence is not None:
-            total = total + evidence(beams)
         if grammar.cover:
             slots = grammar.longest - (end is not None) - beams.shape[1]
             total = total + credit * unused
             total -= _UNCOVERED * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
-        likeliest, best = total.flatten().topk(min(width, total.numel()))
-        possible = likeliest > -math.inf
-        if not possible.any():
-            break
-        scores, best = likeliest[possible], best[possible]
+        scores, best = total.flatten().topk(min(width, total.numel()))
         parents, places = best // len(words), best % len(words)
         newest = words[places][:, None]
         beams = torch.cat([beams[parents], newest], 1)

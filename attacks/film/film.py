@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -14,8 +14,6 @@ from torch.nn.utils.rnn import pad_sequence
 from attacks.base import Attack, Job, Reconstruction
 from attacks.film.bag import Bag, BagRule, read_bag
 from attacks.film.beam import Grammar, read_grammar, search
-from attacks.film.evidence import SpanEvidence, read_evidence, recover
-from attacks.film.likelihood import SoftEvidence, likeliest, read_likelihood
 from attacks.film.phrases import Fluency, Phrases, TokenIds, Words, improve
 from attacks.tokens.attacked_model import AttackedModel
 from fedsim.capture import Observation
@@ -24,8 +22,6 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.types import Batch
-
-Evidence: TypeAlias = SpanEvidence | SoftEvidence
 
 
 @dataclass(frozen=True)
@@ -46,22 +42,9 @@ class FILM(Attack):
     Every sentence is a ``guess``. Encoders are not attacked, as they predict no next token. The
     objective is the mean over sentences of perplexity plus ``beta`` times a gradient norm.
 
-    With ``evidence = "span"`` the beams also add the evidence of the first block's gradients for
-    each next word (``attacks.film.evidence``), tested as in DAGER (Petrov et al. 2024). The bag
-    then comes from these gradients too, so that the embeddings may be frozen. Where they have no
-    exact span, as with noise or more tokens than the width, words and beams take the likelihoods
-    of ``span`` (``attacks.film.likelihood``); without an end token, or where the first layer says
-    nothing, log-probability alone decides. ``note`` gives the reason. Sentences found by evidence
-    are not rearranged, n-grams may repeat, and all examples are searched for if their number is
-    known. Confidence and objective are those of ``span`` if the span is exact. Unlike that attack,
-    this one needs no gap among the tokens, and tolerates a word that the model predicts too well to
-    leave a trace.
-
     Attributes:
         bag: the rows that count as words, see ``attacks.film.bag.read_bag``. ``none`` is a control
-            that searches with the language model alone. ``span`` takes the tokens in the span of
-            the first layer, and so does ``auto`` with such evidence.
-        evidence: additional ranking of the beams, besides the model's probabilities.
+            that searches with the language model alone.
         threshold: for ``bag = "energy"``, in standard deviations of the noise.
         beams: width of the search.
         shares: normalisation of the probabilities: over the whole ``vocabulary``, or over the words
@@ -82,7 +65,6 @@ class FILM(Attack):
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
 
     bag: BagRule = "auto"
-    evidence: Literal["none", "span"] = "none"
     threshold: Annotated[float, Field(gt=0)] = 5.0
     beams: Annotated[int, Field(ge=1)] = 32
     shares: Literal["bag", "vocabulary"] = "vocabulary"
@@ -108,22 +90,8 @@ class FILM(Attack):
                 "Choose a language model of the GPT-2 type, or another attack.",
             )
         network = task.model(observation.sent, device=job.device)
-        model = AttackedModel.of(observation, task, network)
-        observation = model.observation
-        evidence, note = self._evidence(model, job)
-        bag, note = self._bag(observation, task, network, evidence, note, job)
-        grammar = self._grammar(observation, task, bag)
-        if isinstance(evidence, SpanEvidence) and self.evidence == "span":
-            exact = recover(evidence, model, grammar, self.beams, job)
-            if exact is not None:
-                return exact
-            why = "no sentence in the span was found"
-            evidence, note = read_likelihood(model, job, why)
-            bag, note = self._bag(observation, task, network, evidence, note, job)
-            grammar = self._grammar(observation, task, bag)
-        if isinstance(evidence, SoftEvidence) and self.evidence == "span":
-            decoded = likeliest(evidence, task, network, grammar, self.beams, rng, job)
-            return replace(decoded, note=note)
+        observation = AttackedModel.of(observation, task, network).observation
+        grammar = self._grammar(observation, task, self._bag(observation, task, network, job))
         score = Fluency(network, self.beta)
         guessed: dict[TokenIds, float] = {}
         guess: Certificate = "guess"
@@ -157,20 +125,7 @@ class FILM(Attack):
             confidence=(guess,) * len(ids),
             trace=tuple(trace),
             expired=job.expired,
-            note=note,
         )
-
-    def _evidence(self, model: AttackedModel, job: Job) -> tuple[Evidence | None, str]:
-        """The evidence from the span, and a note if it is not that of exact spans."""
-        if "span" not in {self.evidence, self.bag}:
-            return None, ""
-        try:
-            return read_evidence(model, job), ""
-        except CannotAttack as error:
-            reading = read_likelihood(model, job, error.reason)
-            if self.bag == "span" and reading[0] is None:
-                raise
-            return reading
 
     def _grammar(self, observation: Observation, task: LanguageModelling, bag: Bag) -> Grammar:
         return read_grammar(
@@ -184,27 +139,12 @@ class FILM(Attack):
         )
 
     def _bag(
-        self,
-        observation: Observation,
-        task: LanguageModelling,
-        network: nn.Module,
-        evidence: Evidence | None,
-        note: str,
-        job: Job,
-    ) -> tuple[Bag, str]:
-        """The words to search with, and the note on failures so far."""
-        everything = Bag(torch.arange(len(task.tokenizer), device=job.device), None)
+        self, observation: Observation, task: LanguageModelling, network: nn.Module, job: Job
+    ) -> Bag:
+        """The words to search with."""
         if self.bag == "none":
-            return everything, note
-        if evidence is not None and self.bag in {"auto", "span"}:
-            known = evidence.longest if isinstance(evidence, SpanEvidence) else None
-            return Bag(evidence.words, known), note
-        try:
-            return read_bag(observation, network, self.bag, self.threshold, job.device), note
-        except CannotAttack as error:
-            if not note or self.bag != "auto":
-                raise
-            return everything, f"{note} All words, since {error.reason}."
+            return Bag(torch.arange(len(task.tokenizer), device=job.device), None)
+        return read_bag(observation, network, self.bag, self.threshold, job.device)
 
     def _improve(
         self,

@@ -102,25 +102,6 @@ def test_a_covering_sentence_has_every_word(gpt2: Victim) -> None:
     assert lacking
 
 
-def test_evidence_leads_and_ends_the_search(gpt2: Victim) -> None:
-    rules, network = grammar(gpt2, [4, 5, 6]), gpt2.task.model(gpt2.sent)
-    goal = tuple(rules.words[[5, 2, 9, 2]].tolist())
-
-    def says(texts: Tensor) -> Tensor:
-        """Only this sentence, and behind it nothing."""
-        assert {tuple(text) for text in texts.tolist()} == {(END, *goal[: texts.shape[1] - 1])}
-        nats = torch.full((len(texts), len(rules.words)), -torch.inf)
-        if texts.shape[1] <= len(goal):
-            nats[:, rules.words == goal[texts.shape[1] - 1]] = 7.0
-        return nats
-
-    searched = search(network, rules, 8, evidence=says)
-    plain = search(network, replace(rules, may_end=rules.may_end.clone()), 8)
-    assert max((f.tokens for f in searched), key=len) == (END, *goal, END)
-    assert {f.tokens for f in searched} <= {(END, *goal[:n], END) for n in range(1, 5)}
-    assert len(plain) > len(searched)
-
-
 def test_no_end_token(gpt2: Victim) -> None:
     rules = grammar(gpt2, [3])
     starts = rules.words[:4, None]
@@ -157,15 +138,3 @@ def test_five_times_faster_than_a_plain_search() -> None:
         spent[1] += time.perf_counter() - start
         assert searched.tokens == expected[0]
     assert spent[1] > 5 * spent[0]
-
-
-def test_evidence_against_every_word_ends_the_search_where_it_is(gpt2: Victim) -> None:
-    rules = grammar(gpt2, [4, 5, 6])
-    rules = replace(rules, may_end=torch.zeros_like(rules.may_end))
-
-    def forbids(beams: Tensor) -> Tensor:
-        return torch.full((len(beams), len(rules.words)), 0.0 if beams.shape[1] < 3 else -torch.inf)
-
-    searched = search(gpt2.task.model(gpt2.sent), rules, 8, evidence=forbids)
-    assert len(searched) == 8
-    assert {len(sentence.tokens) for sentence in searched} == {3}
