@@ -22,6 +22,7 @@ from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.span_membership import best_test
 from attacks.tokens.subspace import Subspace
+from attacks.tokens.target_shift import shift_note
 from fedsim.capture import CaptureKey, Observation
 from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
@@ -145,6 +146,9 @@ class Span(Attack):
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
         guess = self._read(AttackedModel.of(observation, task, network), rng, job)
+        if not guess.proven and "in_span" in (guess.confidence or ()):
+            said = shift_note(observation, task, guess.guess.to("cpu"))
+            guess = replace(guess, note="; ".join(filter(None, (guess.note, said))))
         return recovered(guess, observation, network) if self.adaptive else guess
 
     def objectives(

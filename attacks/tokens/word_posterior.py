@@ -93,8 +93,9 @@ def likely_words(traces: SoftTraces, count: int) -> list[tuple[int, float]]:
 
     Returns:
         Those of at least ``_LEAST_PROBABILITY``; none if the first layer says nothing, or its
-        span has no room. Where the ``A x`` of adapters have none, 6 of 36 words with .9 and more
-        were in no text, and 10 of 550 where they have, in 78 updates of gpt2-8k.
+        span has no room. Of 987 words with .9 and more in 247 updates of gpt2-8k by adapters of
+        rank 8 to 64, with 3 to 40 tokens, 966 were in the text; before the check for room 30 of 36
+        where there is none.
     """
     if traces.first is None or traces.first.full:
         return []
