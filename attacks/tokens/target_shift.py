@@ -59,4 +59,5 @@ def _cosine(observation: Observation, task: TextTask, guess: Batch, shift: int) 
         seen = observation.update((name,))[name]
         both += float((seen * slope.double()).sum())
         own, whole = own + float(slope.square().sum()), whole + float(seen.square().sum())
-    return both / max((own * whole) ** 0.5, 1e-300)
+    lengths: float = (own * whole) ** 0.5
+    return both / max(lengths, 1e-300)
