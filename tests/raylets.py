@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-_PATIENCE = 60.0
+_PATIENCE = 300.0
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Nodes:
         deadline = time.monotonic() + _PATIENCE
         while b"Ray runtime started" not in (self.logs / f"{name}.log").read_bytes():
             assert self.processes[name].poll() is None, (self.logs / f"{name}.log").read_text()
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, f"Ray's node {name!r} did not start"
             time.sleep(0.2)
 
     def pids(self, title: str, name: str = "") -> list[int]:

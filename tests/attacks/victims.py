@@ -28,6 +28,20 @@ from fedsim.types import Batch, Rows, Tensors
 KEY = CaptureKey(round=1, client=0)
 
 
+class Countdown(Job):
+    """A job whose clock has run out when an attack has asked it so often: on any machine alike."""
+
+    def __init__(self, asks: int) -> None:
+        super().__init__()
+        self.asks, self.asked = asks, 0
+
+    @property
+    def expired(self) -> bool:
+        self.asked += 1
+        self.deadline = 0.0 if self.asked > self.asks else self.deadline
+        return super().expired
+
+
 WORD, PLACE = (f"bert.embeddings.{name}_embeddings.weight" for name in ("word", "position"))
 
 

@@ -130,11 +130,11 @@ def test_five_times_faster_than_a_plain_search() -> None:
     network, spent = task.model(victim.sent), [0.0, 0.0]
     for first in (0, 16):
         rules = grammar(victim, list(range(first, first + 16)))
-        start = time.perf_counter()
+        start = time.process_time()
         searched = search(network, rules, 32)[0]
-        spent[0] += time.perf_counter() - start
-        start = time.perf_counter()
+        spent[0] += time.process_time() - start
+        start = time.process_time()
         expected = plain_search(network, rules, 32, whole=False)[0]
-        spent[1] += time.perf_counter() - start
+        spent[1] += time.process_time() - start
         assert searched.tokens == expected[0]
     assert spent[1] > 5 * spent[0]

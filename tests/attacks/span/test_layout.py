@@ -71,7 +71,7 @@ def attacked(
         num_examples=len(rows),
         max_length=max_length,
     )
-    return fedsim.attack(update, attack, budget=60, quiet=True)
+    return fedsim.attack(update, attack, quiet=True)
 
 
 def encoded(family: str, row: int) -> list[int]:
@@ -157,7 +157,7 @@ def test_what_is_missing_is_said() -> None:
     update = Update.of(
         model, gradients=[*gradients[:-2], *noisy], tokenizer=tokenizer, num_examples=2
     )
-    guess = fedsim.attack(update, "span", budget=60, quiet=True)
+    guess = fedsim.attack(update, "span", quiet=True)
     assert "certified" not in guess.confidence
     assert "1 of 2 examples found" in guess.note
 
@@ -174,7 +174,7 @@ def test_an_encoder_without_its_start_or_end(attack: str, starts: int, ends: int
     loss = model(input_ids=rows, labels=torch.tensor([1])).loss
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     update = Update.of(model, gradients=list(gradients), tokenizer=tokenizer, num_examples=1)
-    guess = fedsim.attack(update, attack, budget=60, quiet=True)
+    guess = fedsim.attack(update, attack, quiet=True)
     assert guess.texts == (tokenizer.decode(ids),)
     assert (guess.confidence, guess.labels) == (("certified",), (1,))
 
@@ -247,7 +247,7 @@ def test_losses_that_weigh_tokens(family: str, loss: Callable[[Tensor, Tensor], 
     value = 0.3 * loss(logits[0], line).mean() + 0.7 * loss(logits[1], other).mean()
     gradients = torch.autograd.grad(value, list(model.parameters()))
     update = Update.of(model, gradients=list(gradients), tokenizer=tokenizer, num_examples=2)
-    guess = fedsim.attack(update, "span", budget=60, quiet=True)
+    guess = fedsim.attack(update, "span", quiet=True)
     assert sorted(guess.texts) == sorted(tokenizer.decode(row[0, :-1]) for row in (line, other))
     assert guess.confidence == ("certified", "certified")
 
@@ -270,7 +270,7 @@ def test_texts_packed_into_a_row_that_do_not_see_one_another(
     loss = model(input_ids=ids, labels=labels, attention_mask=mask, position_ids=firsts).loss
     gradients = list(torch.autograd.grad(loss, list(model.parameters())))
     update = Update.of(model, gradients=gradients, tokenizer=tokenizer, num_examples=1)
-    guess = fedsim.attack(update, "span", budget=60, quiet=True)
+    guess = fedsim.attack(update, "span", quiet=True)
     texts = (tokenizer.decode(line, skip_special_tokens=True) for line in lines)
     assert sorted(guess.texts) == sorted(texts)
     assert guess.confidence == ("certified",) * 3
@@ -318,7 +318,7 @@ def test_several_texts_in_the_span_of_a_row_are_counted(
     loss = model(input_ids=ids, labels=ids, attention_mask=mask).loss
     gradients = list(torch.autograd.grad(loss, list(model.parameters())))
     update = Update.of(model, gradients=gradients, tokenizer=tokenizer, num_examples=1)
-    guess = fedsim.attack(update, "span", budget=60, quiet=True)
+    guess = fedsim.attack(update, "span", quiet=True)
     assert guess.texts[0] in (tokenizer.decode(lines[0]), tokenizer.decode(lines[1][:-1]))
     assert guess.confidence == ("in_span",)
     assert "2 lines lie in the span of 1 row" in guess.note

@@ -29,7 +29,7 @@ from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import state
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
-from tests.attacks.victims import Victim, hub, lines
+from tests.attacks.victims import Countdown, Victim, hub, lines
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
 SGD = {"protocol": "fedavg", "learning_rate": 0.01, "local_steps": 1}
@@ -272,11 +272,11 @@ def test_one_block_of_a_classifier_is_too_few() -> None:
 
 def test_time_ends_the_search(bert: Victim) -> None:
     seen, _ = bert.capture([20, 21, 22, 23], FROZEN)
-    start = time.monotonic()
-    guess = run(bert, seen, job=Job(deadline=start + 1.0))
+    job = Countdown(asks=20)
+    guess = run(bert, seen, job=job)
     assert guess.expired
     assert "certified" not in (guess.confidence or ())
-    assert time.monotonic() - start < 10
+    assert job.asked < 100
 
 
 def test_layers_are_found_by_running() -> None:

@@ -273,9 +273,9 @@ def test_unlike_updates_do_not_share_passes(bert: Victim) -> None:
 
 def test_time_is_heeded(bert: Victim) -> None:
     seen, truths = several(bert, [[0], [1]])
-    start = time.monotonic()
+    start = time.process_time()
     guesses = attack(bert, LAMP(starts=100_000), seen, Job(deadline=0.0))
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20  # all starts would take minutes
     for guess, truth in zip(guesses, truths, strict=True):
         assert guess.expired
         assert guess.steps == 0
@@ -283,8 +283,12 @@ def test_time_is_heeded(bert: Victim) -> None:
         assert len(lines(guess.guess)[0]) == len(lines(truth)[0])
         assert guess.objective is not None
     reports: list[int] = []
-    job = Job(report=lambda step, *_: reports.append(step))
-    job.deadline = time.monotonic() + 2
+
+    def report(step: int, *_: object) -> None:
+        reports.append(step)
+        job.deadline = 0.0 if step else job.deadline
+
+    job = Job(report=report)
     (guess,) = attack(bert, replace(LAMP_COS, steps=10**6), seen[:1], job)
     assert guess.expired
     assert 0 < reports[-1] <= guess.steps < 10**5

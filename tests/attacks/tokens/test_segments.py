@@ -58,7 +58,7 @@ def attacked(family: str, lines: list[list[int]], types: list[list[int]], attack
     loss = model(input_ids=ids, attention_mask=mask, labels=labels, **more).loss
     gradients = list(torch.autograd.grad(loss, list(model.parameters())))
     update = Update.of(model, gradients=gradients, tokenizer=tokenizer, num_examples=len(lines))
-    return fedsim.attack(update, attack, budget=60, quiet=True)
+    return fedsim.attack(update, attack, quiet=True)
 
 
 def read(lines: list[list[int]]) -> list[str]:

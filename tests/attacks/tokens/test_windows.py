@@ -67,7 +67,7 @@ def update(family: str, rows: tuple[int, ...], noise: float = 0.0, count: int = 
 @pytest.mark.parametrize("rows", [(A,), (A, B)])
 @pytest.mark.parametrize("family", WINDOWS)
 def test_texts_longer_than_a_window(family: str, rows: tuple[int, ...]) -> None:
-    guess = fedsim.attack(update(family, rows), "span", budget=60, quiet=True)
+    guess = fedsim.attack(update(family, rows), "span", quiet=True)
     assert sorted(guess.texts) == sorted(map(text, rows))
     assert set(guess.confidence) == {"certified"}
 
@@ -91,7 +91,7 @@ def test_networks_that_take_no_places(family: str) -> None:
     loss = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss
     gradients = list(torch.autograd.grad(loss, list(model.parameters())))
     seen = Update.of(model, gradients=gradients, tokenizer=tokenizer, num_examples=1)
-    guess = fedsim.attack(seen, "span", budget=60, quiet=True)
+    guess = fedsim.attack(seen, "span", quiet=True)
     assert guess.texts == (text(A),)
     assert guess.confidence == ("certified",)
 
@@ -112,7 +112,7 @@ def test_next_tokens_see_what_they_see_in_their_sentence(family: str) -> None:
 
 def test_a_network_without_fused_attention_is_searched_without_it() -> None:
     """A missing sentence lets the search try padding on the left, which is fused attention's."""
-    guess = fedsim.attack(update("gemma2", (A,), 1e-4, count=2), "span", budget=60, quiet=True)
+    guess = fedsim.attack(update("gemma2", (A,), 1e-4, count=2), "span", quiet=True)
     # Two copies have the gradient of one, which transformers before 4.57 lets the search find.
     copies = guess.confidence == ("certified", "certified") and {*guess.texts} == {text(A)}
     assert copies or ("certified" not in guess.confidence and "1 of 2" in guess.note)

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ def victim(held: Held) -> Any:
 
 
 def test_a_sentence_is_certified_and_scored(victim: Any) -> None:
-    guess = fedsim.attack(victim, "span", budget=60, quiet=True)
+    guess = fedsim.attack(victim, "span", quiet=True)
     assert guess.texts == (SENTENCE,)
     assert guess.certified == (True,)
     scores = fedsim.score(guess, truth=["Something else.", SENTENCE])
@@ -81,7 +80,7 @@ def test_one_example_is_read_where_more_would_need_a_bias() -> None:
 
 def test_a_wrong_claim_is_tried_and_given_up(victim: Any) -> None:
     claimed = dataclasses.replace(victim, claimed_examples=5)
-    guess = fedsim.attack(claimed, "span", budget=60, quiet=True)
+    guess = fedsim.attack(claimed, "span", quiet=True)
     assert guess.certified == (True,)
     assert guess.texts == (SENTENCE,)
 
@@ -173,12 +172,10 @@ def test_a_picture_forms_while_its_attack_runs(name: str, options: dict[str, Any
 
 def test_the_import_is_light_and_offers_the_interface() -> None:
     program = "import fedsim, sys; print('torch' in sys.modules, 'attack' in dir(fedsim))"
-    start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", "True"]
-    assert time.monotonic() - start < 30
     with pytest.raises(AttributeError, match="no_such"):
         _ = fedsim.no_such
 

@@ -229,7 +229,7 @@ def check_exact(found: Captured) -> None:
     """Each client's one image is certified, and is the right one."""
     assert len(found) == CLIENTS
     for victim in found:
-        guess = fedsim.attack(victim, "spear", budget=20, quiet=True)
+        guess = fedsim.attack(victim, "spear", quiet=True)
         assert guess.certified == (True,)
         truth = image(victim.observation.key.client - 1000)
         assert fedsim.score(guess, truth=truth).mean("psnr") > 75
@@ -272,7 +272,7 @@ def test_bfloat16_is_captured_exactly(name: str, tmp_path: Path) -> None:
             assert torch.equal(value, wanted[tensor].bfloat16().float())
     victim = next(iter(captures))
     assert victim.observation.received["a.weight"].dtype == torch.bfloat16
-    guess = fedsim.attack(victim, "spear", budget=20, quiet=True)
+    guess = fedsim.attack(victim, "spear", quiet=True)
     truth = image(victim.observation.key.client - 1000)
     assert fedsim.score(guess, truth=truth).mean("psnr") > 60  # of eight binary digits
 
@@ -479,7 +479,7 @@ def compressed(net: nn.Module, squeeze: Any, kind: Any, **told: Any) -> Update:
 def test_an_update_on_a_grid_gives_the_image_and_no_false_smoothing(make: Any, kind: Any) -> None:
     torch.manual_seed(1)
     guess = fedsim.attack(
-        compressed(make(), on_grid, kind, num_examples=1), "closed_form", quiet=True, budget=60
+        compressed(make(), on_grid, kind, num_examples=1), "closed_form", quiet=True
     )
     assert fedsim.score(guess, truth=image(1)).mean("psnr") > 35
     assert "rounded to a grid, as int8 does, which hides a proof" in guess.note

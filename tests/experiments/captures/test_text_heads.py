@@ -53,7 +53,7 @@ def update(head: str, count: int) -> Update:
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("head", HEADS)
 def test_texts_are_proven_and_no_class_is_named(head: str, count: int) -> None:
-    guess = fedsim.attack(update(head, count), "span", budget=60, quiet=True)
+    guess = fedsim.attack(update(head, count), "span", quiet=True)
     right = TOKENIZER(list(TEXTS[:count]), add_special_tokens=False).input_ids
     assert sorted(guess.texts) == sorted(map(TOKENIZER.decode, right))
     assert guess.confidence == ("certified",) * count
@@ -66,7 +66,7 @@ def test_texts_are_proven_and_no_class_is_named(head: str, count: int) -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_targets_are_read_off_the_head(head: str) -> None:
     targets = dict(zip(TEXTS, HEADS[head][1], strict=True))
-    guess = fedsim.attack(update(head, 2), "span", budget=60, quiet=True)
+    guess = fedsim.attack(update(head, 2), "span", quiet=True)
     right = [targets[next(t for t in TEXTS if t[3:9] in text)] for text in guess.texts]
     if head == "several classes":
         shown = "; ".join(", ".join(str(i) for i, y in enumerate(own) if y) for own in right)
@@ -81,7 +81,7 @@ def test_another_text_is_not_proven() -> None:
     seen = update("regression", 1)
     name = "bert.encoder.layer.1.intermediate.dense.weight"
     seen.observation.received[name] = seen.observation.received[name].roll(1, 0)
-    assert fedsim.attack(seen, "span", budget=60, quiet=True).confidence == ("in_span",)
+    assert fedsim.attack(seen, "span", quiet=True).confidence == ("in_span",)
 
 
 @pytest.mark.parametrize("attack", ["lamp", "tag", "dlg_text"])
@@ -127,7 +127,7 @@ def test_the_encoder_alone_tells_the_texts_of_such_heads(head: str) -> None:
     )
     encoder = {name: value for name, value in whole.items() if name.startswith("bert.")}
     victim = Update.of(other, gradients=encoder, tokenizer=TOKENIZER, num_examples=1)
-    guess = fedsim.attack(victim, "span", budget=60, quiet=True)
+    guess = fedsim.attack(victim, "span", quiet=True)
     right = TOKENIZER(TEXTS[1], add_special_tokens=False).input_ids
     assert guess.texts == (TOKENIZER.decode(right),)
     assert guess.confidence == ("in_span",)
