@@ -203,7 +203,7 @@ def test_another_activation_and_other_convolutions(
 
 def test_only_for_one_image(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(2, 6, 3))
-    message = "inverts the gradient of one image, and this is the mean of 2. Set federation.batch"
+    message = "inverts the gradient of one image, and this is the mean of 2. Choose another attack"
     with pytest.raises(CannotAttack, match=message):
         invert(task, seen)
 
