@@ -229,7 +229,7 @@ def test_another_number_of_images_is_not_what_was_learned_from(
 ) -> None:
     task, sent = trained
     pair, single = (train_client(task, sent, rows[:count]) for count in (2, 1))
-    job = owning(rows[100:150])
+    job = owning(rows[100:110])
     prepared = replace(job, prepared=Statistics().prepare(pair, task, job, 0))
     with pytest.raises(CannotAttack, match=re.escape("is not what was learned from: (2, 1, 40)")):
         Statistics().reconstruct([single], task, [rng()], prepared)
