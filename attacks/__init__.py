@@ -23,7 +23,6 @@ from attacks.prior_only import PriorOnly
 from attacks.solved.closed_form import ClosedForm
 from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.solved.patch_rows import PatchRows
-from attacks.solved.ratio import Ratio
 from attacks.solved.spear import Spear
 from attacks.span.span import Span
 from attacks.texts.lamp import LAMP
@@ -39,7 +38,6 @@ ATTACKS: dict[str, type[Attack]] = {
     "gi_gip": GIGIP,
     "bayes": Bayes,
     "spear": Spear,
-    "ratio": Ratio,
     "dlg_text": DLGText,
     "tag": TAG,
     "lamp": LAMP,

@@ -48,7 +48,7 @@ ATTACKS: dict[str, list[dict[str, Any]]] = {
         {"name": "lti", "width": 64, "epochs": 2},
         {"name": "ridge"},
     ],
-    "MLP": [{"name": "ratio"}, {"name": "spear", "samples": 10000}],
+    "MLP": [{"name": "spear", "samples": 10000}],
     "ViT": [{"name": "patch_rows"}],
     "ResNet": [{"name": "statistics"}],
     "BERT": [

@@ -42,7 +42,6 @@ ATTACK_CASES = {
     "ridge": AttackCase({}, ("image", "normalised"), True),
     "statistics": AttackCase({}, ("normalised",), True),
     "spear": AttackCase({"samples": 20_000}, ("linear",), False),
-    "ratio": AttackCase({}, ("linear",), False),
     "properties": AttackCase({}, (), False),  # waits for all rounds, and guesses no rows
     "disaggregate": AttackCase({}, (), False),  # without sums there is nothing to separate
     "membership": AttackCase({}, (), False),  # without candidates there is nothing to infer

@@ -38,7 +38,7 @@ from fedsim.types import Batch
 
 _CHUNK = 4096  # submatrices solved in one pass
 _SNAPS = 4  # most roundings of the pixels to bytes
-PIXEL_ERROR = 0.5 / 255
+_PIXEL_ERROR = 0.5 / 255
 """Largest error of an accepted or certified pixel in [0, 1]; it still rounds to the right byte."""
 _SLOPES_OUTSIDE = 1e-3
 """Largest part of an image's slopes outside the span of the batch's, as a share of their norm."""
@@ -274,7 +274,7 @@ class _Update:
         room = factors.left.shape[1] < min(factors.left.shape[0], factors.right.shape[1])
         agreed = self.signs.agreement(columns)
         spread = 3 * factors.spread(seen)
-        sharp = spread <= PIXEL_ERROR * size
+        sharp = spread <= _PIXEL_ERROR * size
         levels: list[Certificate] = [
             certificate(proof, "in_span" if good and room else "guess", sharp=bool(right))
             for right, good in zip(sharp, agreed >= _IN_SPAN_AGREEMENT, strict=True)

@@ -36,7 +36,7 @@ from tests.contract_cases import ATTACK_CASES
 KEY = CaptureKey(round=1, client=0)
 MODELS = {"linear": "mlp", "image": "lenet", "patches": "vit", "normalised": "resnet20"}
 TEXTS = {"text": "tiny-bert", "language": "tiny-gpt2"}
-NO_REPLAY = {"embedding_rows", "statistics", "prior_only", "properties", "membership", "ratio"}
+NO_REPLAY = {"embedding_rows", "statistics", "prior_only", "properties", "membership"}
 """They read an update, or nothing of it, and put no guess through a client's step."""
 NO_REPLAY |= {"film"}  # where it proves a text, it does so as span does
 REPLAYING = sorted(ATTACKS.keys() - NO_REPLAY - {"spear", "disaggregate"})

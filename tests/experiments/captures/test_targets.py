@@ -494,7 +494,7 @@ def test_a_batch_of_two_classes_tells_its_sign(factor: float) -> None:
     assert guess.labels == ((0, 1) if first == 0 else (1, 0))
 
 
-@pytest.mark.parametrize("attack", ["ratio", "spear"])
+@pytest.mark.parametrize("attack", ["spear"])
 def test_mixtures_of_examples_with_one_output_are_no_images(attack: str) -> None:
     """All units that the same examples activate have one ratio, and as many zeros."""
     torch.manual_seed(0)
@@ -585,7 +585,7 @@ def test_any_number_of_channels_and_no_square(channels: int) -> None:
     assert guess.images.shape == image.shape
 
 
-@pytest.mark.parametrize("attack", ["ratio", "spear"])
+@pytest.mark.parametrize("attack", ["spear"])
 @pytest.mark.parametrize(("count", "factor"), [(1, 0.5), (3, 1.0), (3, 2.0)])
 def test_rows_of_several_examples(attack: str, count: int, factor: float) -> None:
     def scaled(model: Any, batch: Any) -> Tensor:
