@@ -71,7 +71,8 @@ def test_toml_is_an_experiment(snippet: Snippet) -> None:
     if "project" in table:
         (group,) = table["project"]["entry-points"]
         assert group in {
-            f"fedsim.{kind}" for kind in ("attacks", "defenses", "metrics", "tasks", "models")
+            f"fedsim.{kind}"
+            for kind in ("attacks", "commands", "defenses", "metrics", "tasks", "models")
         }
     else:
         assert parse_experiment(table).name == table["name"]
