@@ -71,6 +71,16 @@ def captures_of(folder: Path) -> Path:
     return captures_in(folder)
 
 
+def _check_named(folder: Path, model: str | None) -> None:
+    """Refuse state dicts of no named model, before anything slow is imported."""
+    if not model and are_state_dicts(folder) and not (folder / "captures" / "task.json").exists():
+        raise ConfigError(
+            f"{folder}: holds state dicts, and nothing says which model they are of. Pass --model "
+            "HUB_ID_OR_FOLDER, of a network of your own --model MODULE:NAME --loss MODULE:NAME "
+            f'--image-shape 3,32,32; or write model = "..." into {folder / MANIFEST}.'
+        )
+
+
 def attack_foreign(
     folder: Path,
     quiet: bool,
@@ -94,6 +104,8 @@ def attack_foreign(
     clients: Clients = None,
 ) -> int:
     """Attack the captures of another application; the exit status."""
+    if not (folder / MANIFEST).is_file():
+        _check_named(folder, model)
     from experiments.captures.attack_stage import attack_captures
     from experiments.captures.captured import captured
 
@@ -120,12 +132,7 @@ def attack_foreign(
         model = model or stated.pop("model", None)
         options = {**stated, **options}
     options.pop("model", None)
-    if not model and are_state_dicts(folder) and not (folder / "captures" / "task.json").exists():
-        raise ConfigError(
-            f"{folder}: holds state dicts, and nothing says which model they are of. Pass --model "
-            "HUB_ID_OR_FOLDER, of a network of your own --model MODULE:NAME --loss MODULE:NAME "
-            f'--image-shape 3,32,32; or write model = "..." into {folder / MANIFEST}.'
-        )
+    _check_named(folder, model)
     foreign = captured(captures_of(folder), model, knows=facts, **options)
     foreign = foreign.only(_numbers(rounds, "--rounds"), _numbers(clients, "--clients"))
     names = attacks.split(",") if attacks else []

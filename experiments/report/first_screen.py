@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from experiments.analysis.evidence import Kind, Verdict
+from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.hits import EXACT_MAIN
 from experiments.analysis.keys import DefenseInSetting
@@ -14,31 +14,12 @@ from experiments.report.brackets import Bracket
 from experiments.report.gallery import attack_of
 from experiments.report.naming import bare, unit_of_main
 from experiments.stages.gallery import Shown
-from experiments.wording.catalogue import sentence, sentences
+from experiments.wording.catalogue import sentence, texts
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import show, title
 from experiments.wording.prose import capital
 
 _OPEN = ("no leak found", "not decided", "not attacked")
-_ADVICE: Mapping[Kind, str] = {
-    "no_adaptive": sentences()["defense.adaptive"],
-    "no_control": "an attack on {who} that is shown to work without a defense",
-    "below_blind": "an attack that returns no less than a blind guess under {who}",
-    "search_errors": "a longer search under {who}: the private rows have the better objective",
-    "beyond": "more clients under {who}: single ones are beyond every blind guess",
-    "hardly_tested": "an attack that does not refuse most victims under {who}",
-    "no_null": "a blind guess to compare with under {who}: the attack prior_only",
-    "round": "the rounds of {who} by themselves: in one the attacks are better than guessing",
-    "failed": "the jobs under {who} that failed",
-    "unfinished": "the jobs under {who} that the clock ended",
-    "exhausted": "more of the budget that ended the searches under {who}",
-    "interrupted": "the jobs under {who} that were interrupted: fedsim attack runs them again",
-    "alike": "an attack on {who} that tells clients apart: on most it is as good as a blind guess",
-    "beats_one": "a better attack on {who}: one reads something of the update already",
-    "recovered": "more clients under {who}: single ones are recovered",
-    "exact": "more clients under {who}: single ones come back exactly",
-}
-"""Reason that a verdict is open -> what would decide it."""
 
 
 def worst(section: TaskFindings, examples: Sequence[Shown]) -> str:
@@ -90,7 +71,7 @@ def _said(section: TaskFindings, place: DefenseInSetting, example: Shown) -> str
 def changes(section: TaskFindings, brackets: Mapping[DefenseInSetting, Bracket]) -> Iterator[str]:
     """What would decide what is open, and how far a stronger attack could get at most."""
     open_ = [verdict for verdict in section.evidence.verdicts if verdict.rows in _OPEN]
-    for kind, advice in _ADVICE.items():
+    for kind, advice in texts("decide").items():
         who = [
             verdict for verdict in open_ if any(reason.kind == kind for reason in verdict.reasons)
         ]

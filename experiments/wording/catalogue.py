@@ -26,3 +26,12 @@ def sentences() -> dict[str, str]:
         for section, reasons in sections.items()
         for reason, words in reasons.items()
     }
+
+
+def texts(section: str) -> dict[str, str]:
+    """The sentences of a section by reason, in the order of the file."""
+    return {
+        reason.partition(".")[2]: words
+        for reason, words in sentences().items()
+        if reason.startswith(f"{section}.")
+    }

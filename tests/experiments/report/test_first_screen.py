@@ -30,7 +30,7 @@ def test_what_is_open_says_what_would_decide_it() -> None:
     low, high = Number(12.0, "dB"), Number(18.6, "dB")
     both = Bracket(limit, "DLG", low, low, low, high, None, None, False)
     assert list(changes(findings, {open_.place: both})) == [
-        sentence("defense.adaptive", who="Gaussian noise (std=0.01)", attack="dlg"),
+        sentence("decide.no_adaptive", who="Gaussian noise (std=0.01)", attack="dlg"),
         "about 40 clients under Gaussian noise (std=0.01), instead of 8",
         "a stronger attack on Gaussian noise (std=0.01): at least 12.0 dB, at most 18.6 dB",
     ]
