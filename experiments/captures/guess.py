@@ -153,7 +153,7 @@ class Guess:
         labels = self.labels or (-1,) * len(self.examples.batch)
         sure = (self.classes_read or proven for proven in self.certified)
         return [
-            _class(label) + ("" if read or label == -1 else " (guessed)")
+            _class(label) + ("" if read or label == -1 else " (guessed) ")
             for label, read in zip(labels, sure, strict=True)
         ]
 

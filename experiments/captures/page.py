@@ -144,7 +144,7 @@ def _answer(name: str, those: Sequence[Outcome], findings: Findings) -> tuple[st
     }
     if proven := sum(outcome.certified for outcome in guessed):
         return "verbatim", sentence("guess.proven", proven=proven, **facts)
-    fits = [o.fit for o in guessed if o.fit and o.fit.other is not None]
+    fits = [o.fit for o in guessed if o.fit and o.fit.other is not None and o.words is None]
     leading = sum(fit.own > (fit.other or 0.0) for fit in fits)
     ahead = sentence("guess.ahead", ahead=leading, of=len(fits)) if fits else ""
     return "not-decided", sentence("guess.open", ahead=ahead, known=known, **facts)
