@@ -106,6 +106,12 @@ def tap(
 
     Raises:
         ConfigError: ``grid`` is none, or the model is described incompletely.
+
+    Example:
+        >>> import fedsim
+        >>> def main(grid, context):
+        ...     grid = fedsim.tap(grid, "captures")
+        ...     return grid.send_and_receive([])
     """
     if not hasattr(grid, "send_and_receive"):
         raise ConfigError(

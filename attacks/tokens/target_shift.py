@@ -20,13 +20,7 @@ below 0; half and twice of it judge the tests alike."""
 def shift_note(observation: Observation, task: TextTask, guess: Batch) -> str:
     """That targets are not the next words, where sentences in the span show it; else empty.
 
-    Data and model may both shift the labels. The last words of a text are then targets alone, and
-    in no span.
-
-    Args:
-        observation: whose update the sentences do not make.
-        task: of any kind.
-        guess: token ids and mask.
+    Data and model may both shift the labels: the last words of a text are then targets alone.
     """
     if task.spec.kind != "language-modelling" or guess.inputs.shape[1] < 4:
         return ""
