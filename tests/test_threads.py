@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.pipeline import execute
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer
 from fedsim.seeds import seeded
 from fedsim.threads import one_thread
+from tests.apps.cases import TEXT, Make, simulate
 
 ARCHITECTURE = transformer.architecture(str(TEXT_MODELS["tiny-gpt2"]), 0)
 
@@ -97,3 +99,13 @@ def test_replaced_initialisers_end_what_would_draw(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(nn.init, "kaiming_uniform_", empty)
     with pytest.raises(ConfigError, match=r"torch.nn.init.kaiming_uniform_: it is .*\.empty, so"):
         drawn()
+
+
+def test_no_attack_counts_under_replaced_initialisers(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(TEXT)
+    simulate(run)
+    monkeypatch.setattr(nn.init, "normal_", lambda tensor: tensor)
+    with pytest.raises(ConfigError, match=r"torch.nn.init.normal_: it is"):
+        execute(run, ("attack",), quiet=True)

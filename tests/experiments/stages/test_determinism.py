@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,6 +81,19 @@ def test_attacks_during_and_after_the_training_leave_the_same(
         attacked(make_run, base, when, attack_stage={"when": when}) for when in ("round", "end")
     )
     assert during == after
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("eager_threads")
+def test_two_runs_in_two_threads_leave_what_each_leaves_alone(make_run: Make) -> None:
+    bases = {"text": TEXT, "images": merge(IMAGES, LEARNED)}
+    alone = {name: attacked(make_run, base, name) for name, base in bases.items()}
+    with ThreadPoolExecutor(2) as threads:
+        both = {
+            name: threads.submit(attacked, make_run, base, f"{name}-beside")
+            for name, base in bases.items()
+        }
+    assert {name: run.result() for name, run in both.items()} == alone
 
 
 @contextmanager
