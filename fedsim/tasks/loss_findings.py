@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.tasks.targets import Objective, TargetForm
+from fedsim.threads import PROCESS
 from fedsim.types import Batch
 
 _DIFFERS = 1e-4
@@ -45,7 +46,7 @@ def findings(
     def batch(*places: int) -> Batch:
         return given(Batch(rows[list(places)], labels[list(places)]))
 
-    with torch.random.fork_rng(devices=()):
+    with PROCESS, torch.random.fork_rng(devices=()):
         first, second = (_gradient(objective, network, batch(0, 1)) for _ in range(2))
     apart = float((first - second).norm() / first.norm().clamp(min=1e-30))
     if apart > _DIFFERS:
