@@ -19,6 +19,12 @@ from tests.apps.cases import TEXT, merge
 Said = Callable[..., tuple[object, str, str]]
 
 
+@pytest.fixture(autouse=True)
+def _name_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Click would name it by pytest where that is started by python -m, and not in a worker."""
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)
+
+
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Said]:
     """``said("ls")``: exit status, stdout and stderr of a command."""
