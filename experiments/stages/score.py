@@ -142,7 +142,9 @@ class Scorer:
         for key, values in self._for_others(guesses, rows).items():
             common = self.columns(entry, key, guesses[key].record, OTHER_CLIENTS)
             for example, value in enumerate(values):
-                unknown = guesses[key].record.status in UNSCORED or not math.isfinite(value)
+                if not math.isfinite(value):  # all others hold the same row
+                    continue
+                unknown = guesses[key].record.status in UNSCORED
                 yield ScoreRow(
                     **common,
                     example=example,
