@@ -26,8 +26,8 @@ OPEN = (
 )
 """Where none of the causes passes its test."""
 _ALIKE = 1e-3
-"""Part of a tensor that float32 weights leave unexplained; bfloat16 leaves 4e-3. Of 48 clients by
-twelve causes each is named or none is, at half and at twice of it."""
+"""Relative error up to which a guess makes a tensor, times a factor. At half and twice of it the
+tests of causes pass, 12 causes by 4 networks with 3 clients each."""
 _OTHER = 0.05
 """Relative distance of factors that rounding does not explain, and of a target from 0 or 1."""
 _CROSSED = 0.1
@@ -36,11 +36,15 @@ the latter, in a matrix whose orthogonalisation blew up the rounding of what was
 _RANK = 1e-5
 """Singular value of a gradient, as a share of the largest, that is rounding."""
 _LIT = 0.02
-"""Part of a tensor's first direction that a fitted brightness may leave: bfloat16 inside of Muon
-leaves 4e-3, and wrong directions .3 and more."""
+"""Part of a tensor's first direction that a fitted brightness may leave. Of the first four
+singular vectors of 32 clients of Muon, on all matrices or the head's, the image's leaves .004 to
+.02, and any other .69 and more. The tests of causes pass at twice of it; half of it leaves clients
+of Muon without a cause."""
 _SPREAD = 1.5
-"""Ratio of the mean squares that tensors of noise of one size may have; those of 100 entries reach
-1.2. The others of the twelve causes have 3 and more."""
+"""Ratio of the mean squares that tensors of noise of one size may have: beside a large tensor, .6 %
+of those of 100 entries exceed it, and 5 % of 48. With the true image, 12 clients with noise have
+1.44 at most. Of the other causes Muon has 1.46 and more, and is asked for before, the rest 2.6 and
+more. Half and twice of what lies above 1 pass the tests of causes."""
 _FEWEST = 40  # entries of a tensor whose mean square is compared
 
 

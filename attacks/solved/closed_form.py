@@ -37,8 +37,9 @@ _SINGLE = 1e-4
 """Second singular value of a layer's gradient, as a share of the first, up to which it is that of a
 single input; float32 weights leave 1e-6, and rounding to eight bits 1e-2."""
 _DIRECTIONS = 3
-"""Singular vectors of a first layer that is not of one input which may be the input's; steps of
-Muon blow others up to its size. One of them is in 13 of 16 clients, three in all 16."""
+"""Singular vectors of a first layer that is not of one input which may be the input's, as steps of
+Muon blow others up to its size. Of 16 clients of Muon, the four networks of the tests of causes by
+four seeds, the same 15 are named with 1, 2, 3 and 6 of them."""
 _ALIKE = 0.05
 """Spread of the sizes of a gradient's entries, as a share of their mean, below which they are signs
 or steps of Adam."""

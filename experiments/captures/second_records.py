@@ -21,8 +21,8 @@ from fedsim.types import Tensors
 
 _AGREE = 0.95
 """Share of entries with the sign of the update from which a record is a gradient, or a mean of
-those of few steps; others agree by half. Half the distance from 1 and double judge the tests
-alike."""
+those of few steps; those of the tests agree by 1 or 0, and other records by .48 to .54. The tests
+of records pass at half and at twice the distance from 1."""
 _PARALLEL = 0.999
 """Cosine from which a record says no more than the update."""
 
@@ -30,8 +30,9 @@ _PARALLEL = 0.999
 _VALUES = 3  # that a matrix has, from which it is no mask
 _WIDER = 1.2
 """Ratio of a record's directions to those of the update up to which its absolute values are those
-of a gradient; of three clients with random values it is 3 and more, and half and twice of what lies
-above 1 judge the tests alike."""
+of a gradient. Those of the tests are at .996; uniform random values, which no test sends, at 1.76
+to 1.89 beside three clients of Adam and 1.24 to 1.76 beside three of SGD. The tests pass at half
+and at twice of what lies above 1, but at twice two of these six would be read."""
 
 
 @dataclass(frozen=True)

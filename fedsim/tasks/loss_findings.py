@@ -12,8 +12,8 @@ from fedsim.threads import PROCESS
 from fedsim.types import Batch
 
 _DIFFERS = 1e-4
-"""Relative difference of two values that rounding in float32 does not explain; it leaves 1e-6 of
-sums over a batch. Half and twice of it judge the tests alike."""
+"""Relative difference of two gradients that rounding in float32 does not explain. Usual losses of
+the tests stay below 1e-7, random and coupled ones above .1; the tests pass at half and at twice."""
 
 
 def findings(
