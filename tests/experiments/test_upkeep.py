@@ -21,6 +21,7 @@ from experiments.analysis.findings import Findings
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
 from experiments.report.headline import closing_table, headline
+from experiments.stages.search_errors import SEARCHES
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 from fedsim.records import OTHER_CLIENT, ScoreRow
@@ -173,10 +174,14 @@ def test_a_gate_asks_for_the_verdict_with_its_smallest_effect(
         IMAGES,
         federation={"clients": 8, "rounds": 1, "client_rows": 1},
         defenses=[{"name": "none"}, {"name": "gaussian_noise", "std": 0.01}],
-        attacks=[{"name": "inverting", "steps": 1}, {"name": "prior_only"}],
+        attacks=[{"name": "inverting", "steps": 1, "adaptive": True}, {"name": "prior_only"}],
     )
     execute(run, STAGES, quiet=True)
-    # Undefended images come back; an adaptive attack leads by .7 dB over the blind guess.
+    code, out, _ = said("check", run.root, "--smallest", "psnr=1")
+    assert code == 1
+    assert "ended too early" in out  # the search of one step
+    (run.root / SEARCHES).unlink()
+    # Undefended images come back; under noise the attack leads by .7 dB over the blind guess.
     path = run.root / "scores.parquet"
     rows = [row for row in read_rows(path, ScoreRow) if row.metric == "psnr"]
 
@@ -185,7 +190,7 @@ def test_a_gate_asks_for_the_verdict_with_its_smallest_effect(
         lead = {"none": 0.7}.get(row.control, -0.2) if own else 0.0
         found = 40.0 if own and row.defense == row.control == "none" else 12 + lead
         scatter = 0.01 * (row.client * (1 + 2 * own + 2 * (row.control != "none")) % 8)
-        return replace(row, value=found + scatter, adaptive=own and row.defense != "none")
+        return replace(row, value=found + scatter)
 
     write_rows(path, ScoreRow, [changed(row) for row in rows])
     code, out, _ = said("check", run.root, "--smallest", "psnr=1")
