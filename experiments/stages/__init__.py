@@ -10,7 +10,7 @@ score      reads ``<cell>/captures``, ``<cell>/simulation.json``, ``<cell>/truth
            writes ``*.parquet``, ``gallery``
 report     reads ``<cell>/cell.json``, ``<cell>/simulation.json``, ``*.parquet``, ``gallery``,
            ``limits.json``
-           writes ``summary.json``, ``report``
+           writes ``summary.json``, ``findings.json``, ``report``
 =========  =============================================================================
 
 Every stage reads the plan in ``experiment.toml`` and adds to ``provenance.json``; ``jobs.sqlite``

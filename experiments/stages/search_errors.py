@@ -34,6 +34,7 @@ from fedsim.build import build
 from fedsim.capture import CaptureKey
 from fedsim.files import Record
 from fedsim.metrics import METRICS
+from fedsim.named_code import is_allowed, is_named
 from fedsim.records import MAIN, AttackKey
 from fedsim.rows import read_rows
 from fedsim.seeds import generator
@@ -84,8 +85,11 @@ class SearchErrors(Record):
 def search_errors(cell: Cell) -> Iterator[SearchErrors]:
     """One record for each attack of a cell that names its objective and made a guess.
 
-    The cell is simulated, and attacked as far as it is. Asked are the first updates, ``_MOST``.
+    The cell is simulated, and attacked as far as it is. Asked are the first updates, ``_MOST``;
+    none of a network whose code the run folder alone names.
     """
+    if is_named(cell.experiment.task.model) and not is_allowed(cell.experiment.task.model):
+        return
     by_label: dict[str, list[JobSpec]] = {}
     for spec in jobs(cell):
         if not spec.donors:

@@ -28,9 +28,9 @@ def test_an_attack_with_several_options_is_numbered(finished: Path) -> None:
     frames = fedsim.load(finished)
     chosen = frames.scores.attack == "prior_only"
     frames.scores.loc[chosen, "attack"] = "embedding_rows"
-    frames.scores.loc[chosen, "attack_options"] = '{"other": 1}'
+    frames.scores.loc[chosen, "attack_options"] = '{"a": 1}'
     (log,) = logs(frames)
-    assert log.options["embedding_rows"] == '{"other": 1}'
+    assert log.options["embedding_rows"] == '{"a": 1}'
     assert log.rounds[1]["embedding_rows/rougeL"] < 0.5
     assert log.rounds[1]["embedding_rows.2/rougeL"] == 1.0
 

@@ -89,7 +89,9 @@ def documents(draw: st.DrawFn) -> str:
 
 
 def one_line(said: str) -> bool:
-    return said.startswith("fedsim: ") and said.endswith("\n") and said.count("\n") == 1
+    """A line for each mistake."""
+    lines = said.split("\n")
+    return lines.pop() == "" and all(line.startswith("fedsim: ") for line in lines) and bool(lines)
 
 
 def keeps(asked: object, got: object) -> bool:
