@@ -245,7 +245,7 @@ def spoil(run: Path, name: str, kind: str, place: int, other: str) -> None:
         path.write_bytes(b"" if kind == "empty" else data)
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [16, pytest.param(1000, marks=pytest.mark.slow)])
 def test_any_spoilt_file(count: int, finished: Path, tmp_path: Path) -> None:
     """Named in one line, or made again as it was."""
     names, seen = sorted(files_of(finished)), Counter[str]()
