@@ -121,12 +121,13 @@ def changed(name: str) -> Iterator[None]:
 
 @contextmanager
 def _threshold(path: str, factor: float) -> Iterator[None]:
-    """Scale a module's number, there and in each module of attacks that imports it."""
+    """Scale a module's number; a public one in each module of attacks that imports it, too."""
     owner, _, name = path.rpartition(".")
     value = getattr(pkgutil.resolve_name(owner), name)
     scaled = max(1, round(factor * value)) if isinstance(value, int) else factor * value
     with ExitStack() as stack:
-        for module in [*sys.modules.values()]:
-            if module.__name__.startswith("attacks.") and vars(module).get(name) is value:
-                stack.enter_context(patch.object(module, name, scaled))
+        stack.enter_context(patch(path, scaled))
+        for where in [] if name.startswith("_") else [*sys.modules]:
+            if where.startswith("attacks.") and vars(sys.modules[where]).get(name) is value:
+                stack.enter_context(patch.object(sys.modules[where], name, scaled))
         yield

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from attacks.span.causal import tree
+from attacks.span.encoder import joint_words, proposals
 from attacks.tokens import candidates, prefix_search
 from benchmarks import bench_ablation
 from benchmarks.bench_ablation import PLAN, ablation, recorded
@@ -30,6 +32,20 @@ def test_a_threshold_is_scaled_inside_alone() -> None:
         assert 2 * before[0] == candidates.GAP
         assert prefix_search.PREFIXES == vars(tree)["PREFIXES"] == before[1] // 2
     assert before == (candidates.GAP, prefix_search.PREFIXES, vars(tree)["PREFIXES"])
+
+
+def test_a_private_threshold_leaves_its_namesakes_alone() -> None:
+    before = vars(joint_words)["_NEAREST"], vars(proposals)["_NEAREST"]
+    with changed("nearest words x 2"):
+        assert vars(joint_words)["_NEAREST"] == 2 * before[0]
+        assert vars(proposals)["_NEAREST"] == before[1]
+
+
+def test_a_module_without_a_name_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "backend", object())  # as some libraries leave one
+    before = candidates.GAP
+    with changed("gap x 2"):
+        assert 2 * before == candidates.GAP
 
 
 def test_every_change_is_measured_in_some_cell() -> None:
