@@ -34,11 +34,10 @@ from fedsim.build import build
 from fedsim.capture import CaptureKey
 from fedsim.files import Record
 from fedsim.metrics import METRICS
-from fedsim.named_code import is_allowed, is_named
 from fedsim.records import MAIN, AttackKey
 from fedsim.rows import read_rows
 from fedsim.seeds import generator
-from fedsim.tasks import load_task
+from fedsim.tasks import is_loadable, load_task
 from fedsim.tasks.base import Task
 from fedsim.threads import one_thread
 from fedsim.types import Batch
@@ -85,10 +84,10 @@ class SearchErrors(Record):
 def search_errors(cell: Cell) -> Iterator[SearchErrors]:
     """One record for each attack of a cell that names its objective and made a guess.
 
-    The cell is simulated, and attacked as far as it is. Asked are the first updates, ``_MOST``;
-    none of a network whose code the run folder alone names.
+    Asked are the first updates whose private rows are known, ``_MOST``; none of a network whose
+    code the run folder alone names: a word of holding then says that the power is not measured.
     """
-    if is_named(cell.experiment.task.model) and not is_allowed(cell.experiment.task.model):
+    if not is_loadable(cell.captures.root):
         return
     by_label: dict[str, list[JobSpec]] = {}
     for spec in jobs(cell):
@@ -101,7 +100,12 @@ def search_errors(cell: Cell) -> Iterator[SearchErrors]:
         if type(attack).objectives is Attack.objectives:
             continue
         with one_thread():
-            asked = (_gain(victims, task, attack, spec, key) for spec in specs for key in spec.keys)
+            asked = (
+                _gain(victims, task, attack, spec, key)
+                for spec in specs
+                for key in spec.keys
+                if key in victims.records
+            )
             gains = list(islice((gain for gain in asked if gain is not None), _MOST))
         missed = [gain.excess for gain in gains if not gain.recovered]
         if gains:

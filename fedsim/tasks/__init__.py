@@ -12,7 +12,7 @@ from fedsim.errors import ConfigError, StoreError
 from fedsim.files import read_json, read_record, write_json
 from fedsim.manifest import check_hashes, hashes
 from fedsim.models import IMAGE_MODELS, families, is_image_model, transformer
-from fedsim.named_code import is_allowed, named_function
+from fedsim.named_code import is_allowed, is_named, named_function
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.given import task_of
 from fedsim.tasks.given_transformer import as_given
@@ -30,6 +30,7 @@ __all__ = [
     "held",
     "initial_weights",
     "is_held",
+    "is_loadable",
     "load_task",
     "make_task",
     "save_task",
@@ -159,6 +160,16 @@ def is_held(folder: Path) -> bool:
     return folder in _held
 
 
+def is_loadable(folder: Path) -> bool:
+    """Whether the network may be built: it is held, or no file alone names its code."""
+    if is_held(folder):
+        return True
+    spec = read_spec(folder)
+    if spec.factory:
+        return _has_allowed_code(spec)
+    return is_allowed(spec.model) or not is_named(spec.model)
+
+
 def load_task(folder: Path, *, network: bool = True) -> Task:
     """Read what ``save_task`` wrote, without the hub or the folder of the model.
 
@@ -213,9 +224,14 @@ def named_options(spec: TaskSpec) -> str:
     return f"--model {model} --loss {loss}"
 
 
+def _has_allowed_code(spec: TaskSpec) -> bool:
+    """Whether a user has named the network and its loss on this command line."""
+    return is_allowed(spec.factory) and (not spec.loss or is_allowed(spec.loss))
+
+
 def _of_factory(spec: TaskSpec, folder: Path) -> Task:
     """The task of a network that the user has named, with its loss, on this command line."""
-    if not is_allowed(spec.factory) or (spec.loss and not is_allowed(spec.loss)):
+    if not _has_allowed_code(spec):
         raise StoreError(
             f"{folder / 'task.json'}: its model is a {spec.factory}, and no code that a file "
             f"names is run. Name it yourself: {named_options(spec)}."

@@ -19,8 +19,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import server.capture_writer
-import server.eavesdropper
 import server.guest
+import server.recorder
 import server.replies
 from fedsim.capture import CaptureStore
 from fedsim.cell import CaptureConfig
@@ -300,7 +300,7 @@ def below_a_file(patch: pytest.MonkeyPatch, path: Path) -> Any:
 
 
 def refused(patch: pytest.MonkeyPatch, path: Path) -> Any:
-    patch.setattr(server.eavesdropper, "claim", raising(PermissionError(errno.EACCES, "denied")))
+    patch.setattr(server.recorder, "claim", raising(PermissionError(errno.EACCES, "denied")))
 
 
 def removed(patch: pytest.MonkeyPatch, path: Path) -> Any:
@@ -324,7 +324,7 @@ def a_broken_listener(patch: pytest.MonkeyPatch, path: Path) -> Any:
 
 
 def no_memory(patch: pytest.MonkeyPatch, path: Path) -> Any:
-    patch.setattr(server.eavesdropper, "pooled_equal", raising(MemoryError()))
+    patch.setattr(server.recorder, "pooled_equal", raising(MemoryError()))
 
 
 def an_unknown_broadcast(patch: pytest.MonkeyPatch, path: Path) -> Any:

@@ -20,6 +20,7 @@ import fedsim
 from experiments.captures.attack_stage import attack_captures
 from experiments.captures.captured import Captured, captured
 from experiments.captures.score_stage import score_captures
+from experiments.stages.search_errors import read_searches
 from experiments.wording.threat import WORDS
 from fedsim.capture import CaptureKey
 from fedsim.errors import CannotAttack
@@ -192,6 +193,7 @@ def test_the_scored_page_knows_the_steps_that_normalisation_counted(tmp_path: Pa
         TruthStore(truth).save(key, Batch(rows[client], labels), (0, 1), ((0, 1),))
     attack_captures(read(folder, knows={"num_examples": 2}), ["inverting"], 3, quiet=True)
     score_captures(folder, truth)
+    assert not read_searches(folder / "run")  # nobody has named the code of the network
     text = html.unescape((folder / "run" / "report" / "index.html").read_text("utf-8"))
     unknown = re.search(r"It did not know ([^.]*)\.", text)
     assert unknown is not None

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from experiments.captures import tensor_files
 from experiments.captures.pairs import Exchange, _exchanges
 from experiments.captures.tensor_files import read_state_dict
+from experiments.stages.search_errors import read_searches
 from fedsim.errors import ConfigError
 from tests.experiments.captures.conftest import SENTENCE, Held
 from tests.experiments.conftest import Said
@@ -68,6 +69,8 @@ def test_pairs_are_scored_by_files_named_as_the_replies(
     save_file(tensors, truth / "round-1" / "site-1.safetensors")
     code, text, _ = said("score", folder, "--truth", truth, "--json")
     assert (code, json.loads(text)[0]["exact_match"], json.loads(text)[0]["examples"]) == (0, 1, 1)
+    (searched,) = read_searches(folder / "captures" / "run")
+    assert (searched.recovered, searched.missed) == (1, 0)  # of the other the truth is not known
     code, text, _ = said("report", folder, "--json")
     assert (code, json.loads(text)[0]["certified"]) == (0, 2)
     assert said("check", folder / "captures" / "run", "--max-verbatim", 0)[0] == 1
