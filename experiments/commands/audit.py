@@ -67,6 +67,8 @@ def audit(
     run = Invocation(experiment).run(())
     from experiments.analysis.membership import inferred
     from experiments.bounds.audit import audit as plant
+    from experiments.report.assessment import FINDINGS, write_findings
+    from experiments.report.summary_file import write_summary
     from experiments.wording.names import settings
 
     configs = {cell.name: cell.config for cell in run.cells}
@@ -75,6 +77,8 @@ def audit(
     for kind, rows in {"membership": run.membership, "properties": run.properties}.items():
         findings[kind] = inferred(rows, labels, configs)
     measured = plant(run, canaries)
+    if (run.root / FINDINGS).exists():  # its cards of privacy hold what an audit measured
+        write_findings(run, write_summary(run.root).sections)
     if as_json:
         tables = {
             kind: [finding.model_dump() for finding in part] for kind, part in findings.items()

@@ -40,12 +40,12 @@ from fedsim.records import LOST
 from fedsim.redaction import redacted
 from fedsim.tasks import from_elsewhere
 
-NAME = "findings.json"
+FINDINGS = "findings.json"
 
 
 def write_findings(run: Run, sections: Sequence[TaskFindings]) -> None:
     """Write ``findings.json``, by which others read what the run showed."""
-    write_json(run.root / NAME, Assessment(run, sections).findings().sealed())
+    write_json(run.root / FINDINGS, Assessment(run, sections).findings().sealed())
 
 
 @dataclass(frozen=True)
