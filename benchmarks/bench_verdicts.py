@@ -159,12 +159,17 @@ def recorded(known: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Simulate, print, and record where that is asked."""
+def parser() -> argparse.ArgumentParser:
+    """What the command takes."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--runs", type=int, default=_RUNS)
     options.add_argument("--record", action="store_true")
-    given = options.parse_args()
+    return options
+
+
+def main() -> None:
+    """Simulate, print, and record where that is asked."""
+    given = parser().parse_args()
     with one_thread():
         begun, known = time.process_time(), []
         for row in rows(given.runs):

@@ -13,7 +13,7 @@ import torch
 from typer.main import get_command
 
 import attacks
-from benchmarks import bench_ablation, bench_certificates
+from benchmarks import bench_ablation, bench_certificates, bench_verdicts
 from benchmarks.__main__ import app as benchmarks
 from benchmarks.measure import PARTS
 from docs.hooks import linked, outside
@@ -92,6 +92,8 @@ def typed() -> list[tuple[str, str]]:
 
 ELSEWHERE = {"captures", "updates", "canary-rows"}
 """Folders of another application."""
+ALONE = {module.__name__: module for module in (bench_ablation, bench_certificates, bench_verdicts)}
+"""Benchmarks with a command line of their own."""
 OF_OTHERS = {"ls", "schema", "init", "new", "submit", "grade"}
 """Commands that name no experiment."""
 
@@ -103,10 +105,8 @@ def test_a_command_and_its_options_exist(place: str, command: str) -> None:
         options = get_command(benchmarks).make_context("benchmarks", shlex.split(text)[3:]).params
         assert options["what"] in {"", *PARTS}
         return
-    alone = {"bench_ablation": bench_ablation, "bench_certificates": bench_certificates}
     if text.startswith("python -m benchmarks."):
-        module = text.split()[2].removeprefix("benchmarks.")
-        alone[module].parser().parse_args(shlex.split(text)[3:])
+        ALONE[text.split()[2]].parser().parse_args(shlex.split(text)[3:])
         return
     program, name, *arguments = shlex.split(text, comments=True)
     assert program == "fedsim", place
