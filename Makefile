@@ -16,7 +16,7 @@ else
 INSTALL = UV_FIND_LINKS="$$PIP_FIND_LINKS" $(UV) pip install --quiet --python $(BIN)/python
 endif
 
-.PHONY: install demo test test-slow test-oldest test-newest check format docs results bench clean
+.PHONY: install demo test test-slow test-oldest test-newest check format docs results probe bench clean
 
 install: $(DEV)
 
@@ -66,6 +66,10 @@ docs: $(DEV)
 
 results: $(DEV)
 	$(BIN)/python -m docs.campaign
+
+# Which published results the code of today still gives, by a small experiment each.
+probe: $(DEV)
+	$(BIN)/python -m docs.alive --ask
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks

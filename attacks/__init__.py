@@ -1,6 +1,6 @@
 """The attacks by name.
 
-May import: fedsim, never fedsim.truth or fedsim.data, nor Flower.
+May import: fedsim, never fedsim.store.truth or fedsim.data, nor Flower.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from attacks.learned.lti import LTI
 from attacks.learned.ridge import Ridge
 from attacks.learned.statistics import Statistics
 from attacks.membership.membership import Membership
-from attacks.membership.properties import Properties
 from attacks.prior_only import PriorOnly
 from attacks.solved.closed_form import ClosedForm
 from attacks.solved.embedding_rows import EmbeddingRows
@@ -27,7 +26,7 @@ from attacks.solved.spear import Spear
 from attacks.span.span import Span
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG, DLGText
-from fedsim.build import registry
+from fedsim.config.build import registry
 
 ATTACKS: dict[str, type[Attack]] = {
     "dlg": DLG,
@@ -48,7 +47,6 @@ ATTACKS: dict[str, type[Attack]] = {
     "ridge": Ridge,
     "statistics": Statistics,
     "membership": Membership,
-    "properties": Properties,
     "disaggregate": Disaggregate,
     "prior_only": PriorOnly,
 }

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from attacks.feasibility import Feasibility, Prospect
-from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact, Knowledge
 from fedsim.records import Certificate
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
 Grouping: TypeAlias = Literal["each", "same_weights", "same_client", "whole_run"]
-Inferred: TypeAlias = Literal["rows", "membership", "properties"]
+Inferred: TypeAlias = Literal["rows", "membership"]
 Trace: TypeAlias = tuple[tuple[int, float, float], ...]
 
 
@@ -39,10 +39,10 @@ class Reconstruction:
         expired: whether the clock ended the attack before its schedule did; it is unfinished.
         exhausted: whether a budget among the attack's options ended its search, such as ``work`` of
             ``span``. A schedule, such as a number of steps, is no budget.
+        blank: whether it is the prior's guess alone, as nothing else was read off the update.
         note: one line of caveats for the reader of the result.
         scores: of an attack that infers membership, one for each candidate ``(candidate,)``, the
-            higher the likelier it was used; of one that infers properties, the share of each class
-            ``(class,)`` or the probability of each word ``(token,)``. Its guess holds no examples.
+            higher the likelier it was used. Its guess holds no examples.
 
     Example:
         >>> import torch
@@ -60,6 +60,7 @@ class Reconstruction:
     trace: Trace = ()
     expired: bool = False
     exhausted: bool = False
+    blank: bool = False
     note: str = ""
     scores: Tensor | None = None
 

@@ -16,9 +16,9 @@ from attacks.solved.closed_form import ClosedForm
 from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.solved.spear import Spear
 from attacks.span.span import Span
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import joined
 

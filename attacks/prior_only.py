@@ -8,7 +8,7 @@ import torch
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.observed.prior import prior_guess
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 
 

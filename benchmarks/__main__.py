@@ -12,7 +12,7 @@ import typer
 from benchmarks.bench import bench
 from benchmarks.measure import PARTS
 from experiments.commands.parameters import Json, Sets
-from fedsim.build import suggest
+from fedsim.config.build import suggest
 from fedsim.errors import ConfigError, FedsimError
 from fedsim.visible import say
 
@@ -30,9 +30,10 @@ def measure(
 ) -> None:
     """Measure the speed of text and images, overhead, ranks of true tokens, and architectures.
 
-    WHAT is capture, workers, text, images, ranks, families, gpu or reference. Without it all but
-    the last run, which takes a quarter of an hour, and ten minutes more where there is a GPU, which
-    "gpu" compares with the CPU. "families" tries each attack on each architecture. "ranks" measures
+    WHAT is capture, workers, text, images, ranks, families, stages, gpu or reference. Without it
+    all but the last run, which takes a quarter of an hour, and ten minutes more where there is a
+    GPU, which "gpu" compares with the CPU. "stages" times the commands of a run of 1,000 captures.
+    "families" tries each attack on each architecture. "ranks" measures
     how far the true tokens stand out in a defended gradient; --set changes its model, data set,
     sentences (task.split) and federation.batch_size. "reference" runs the public code of Inverting
     Gradients or DAGER beside ours, on the same weights, rows and update.

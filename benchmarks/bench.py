@@ -23,6 +23,7 @@ from benchmarks.bench_gpu import check_gpu, each_attack, together
 from benchmarks.bench_images import image_speed
 from benchmarks.bench_ranks import rank_tables
 from benchmarks.bench_reference import reference_speed
+from benchmarks.bench_stages import stage_table
 from benchmarks.bench_text import text_speed
 from benchmarks.measure import PARTS, Measure
 from benchmarks.overhead import round_cost, update_bytes
@@ -170,6 +171,11 @@ def _families(folder: Path, sets: Sequence[str]) -> Iterator[BenchLine]:
     return family_table()
 
 
+def _stages(folder: Path, sets: Sequence[str]) -> Iterator[BenchLine]:
+    del sets
+    return stage_table(folder)
+
+
 def _gpu(folder: Path, sets: Sequence[str]) -> Iterator[BenchLine]:
     del sets
     if torch.cuda.is_available():
@@ -185,6 +191,7 @@ BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[BenchLine]]] = {
     "images": _images,
     "ranks": _ranks,
     "families": _families,
+    "stages": _stages,
     "gpu": _gpu,
 }
 """For each of ``PARTS`` but the last the function that measures it, from a folder and overrides."""

@@ -34,19 +34,19 @@ from benchmarks.bench_ranks import WARM_UP
 from benchmarks.span_changes import changed
 from clients.train import LocalTrainer
 from docs.measured import RESULTS
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.data.rows import load_rows
 from fedsim.defenses import build_chain
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack
-from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.models import TEXT_MODELS
+from fedsim.process import one_thread
 from fedsim.seeds import generator
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.text import TextTask
-from fedsim.threads import one_thread
 from fedsim.types import Batch, Rows, Tensors
 from fedsim.visible import say
 

@@ -27,7 +27,7 @@ from benchmarks.certificate_draws import MODELS, DrawnCertificate, draws
 from docs.measured import RESULTS, ROOT
 from experiments.analysis.statistics import clopper_pearson
 from fedsim.errors import ConfigError
-from fedsim.threads import one_thread
+from fedsim.process import one_thread
 from fedsim.visible import say
 
 _DRAWS = 1000

@@ -23,11 +23,11 @@ from attacks.span.span import Span
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG, DLGText
 from benchmarks.family_cases import SHAPES, FamilyCase
-from fedsim.capture import Observation
 from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.seeds import generator
+from fedsim.store.capture import Observation
 from fedsim.types import Batch
 
 _FIRST = 3  # row from which sentences are taken

@@ -24,8 +24,8 @@ from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
 from experiments.stages.simulate import Simulator
 from fedsim.errors import ConfigError
-from fedsim.files import load_tensors
 from fedsim.records import JobRecord
+from fedsim.store.files import load_tensors
 
 BUDGET = 30.0
 """Seconds of one attack."""
@@ -170,13 +170,13 @@ def together(
     victims: tuple[int, ...] = VICTIMS,
     steps: int = 10,
 ) -> Iterator[Measure]:
-    """LAMP's seconds and memory for so many victims in one pass.
+    """LAMP's seconds and memory for so many victims.
 
     Eight updates stand for all: a hundred of 340 MB would fill the memory of most machines.
     """
     case = FamilyCase.of("bert", shape=shape)
     updates = [case.capture([row])[0] for row in range(min(8, max(victims)))]
-    attack = LAMP(prior="", alpha_lm=0.0, steps=steps, starts=1, lanes=max(victims))
+    attack = LAMP(prior="", alpha_lm=0.0, steps=steps, starts=1)
     spec = JobSpec(Path(), Path(), "lamp", {}, (), 0)
     for count in victims:
         keys = [updates[0].key.model_copy(update={"client": number}) for number in range(count)]

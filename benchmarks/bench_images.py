@@ -26,14 +26,14 @@ from attacks.observed.replay import replay
 from attacks.solved.closed_form import ClosedForm
 from benchmarks.measure import Measure
 from benchmarks.stopwatch import in_turn, ratio, timed
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.knowledge import Knowledge
+from fedsim.process import one_thread
 from fedsim.seeds import generator
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
-from fedsim.threads import one_thread
 from fedsim.types import Batch, Tensors
 
 LENET = TaskConfig(model="lenet", dataset="shapes", split="train[:64]")

@@ -36,19 +36,19 @@ from clients.train import LocalTrainer
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.overrides import override
-from fedsim.capture import Observation
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
+from fedsim.config.federation import FederationConfig
+from fedsim.config.setting import load_setting
 from fedsim.data.rows import load_rows
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack, ConfigError
-from fedsim.federation import FederationConfig
 from fedsim.metrics.match import match
 from fedsim.models import MODELS
+from fedsim.process import one_thread
 from fedsim.seeds import generator
-from fedsim.setting import load_setting
+from fedsim.store.capture import Observation
 from fedsim.tasks import initial_weights
 from fedsim.tasks.text import TextTask
-from fedsim.threads import one_thread
 from fedsim.types import Batch, Rows
 
 SENTENCES = 10

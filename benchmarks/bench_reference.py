@@ -25,16 +25,16 @@ from benchmarks.measure import Measure
 from benchmarks.public_code import PublicDAGER, PublicInverting, project_of
 from benchmarks.public_lamp import PROPOSALS, PublicLAMP
 from benchmarks.stopwatch import timed
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.knowledge import Knowledge
 from fedsim.metrics import METRICS
+from fedsim.process import one_thread
 from fedsim.seeds import generator
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
-from fedsim.threads import one_thread
 from fedsim.types import Batch
 
 PICTURES = TaskConfig(model="lenet", dataset="shapes", split="train[:8]")

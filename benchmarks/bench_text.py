@@ -27,18 +27,18 @@ from benchmarks.measure import Measure
 from benchmarks.naive_lamp import NaiveLAMP, NaiveMatching
 from benchmarks.stopwatch import in_turn, ratio, timed
 from experiments.analysis.statistics import paired_difference
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.knowledge import Knowledge
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
+from fedsim.process import one_thread
 from fedsim.seeds import generator
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.text import TextTask, texts_of
 from fedsim.tasks.text_classification import TextClassification
-from fedsim.threads import one_thread
 from fedsim.types import Batch, Tensors
 
 TOKENS = 10  # of a sentence, start and end included: CoLA's mean

@@ -28,12 +28,12 @@ from attacks.proofs.verdict import certificate
 from attacks.solved.closed_form import SOLVED_IMAGE
 from attacks.tokens.first_layers import FirstLayers
 from clients.train import LocalTrainer
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.data.rows import load_rows
 from fedsim.defenses import build_chain
-from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
@@ -100,8 +100,8 @@ def draw(seed: int) -> DrawnCertificate:
     rng = random.Random(seed)
     model = [*MODELS][seed % len(MODELS)]
     task, rows, sent = victim(model)
-    seen, update, truth = _observed(task, rows, sent, seed, rng)
-    parts = _first(task, seen) if isinstance(task, TextTask) else MODELS[model]
+    seen, update, truth = observed(task, rows, sent, seed, rng)
+    parts = first_parts(task, seen) if isinstance(task, TextTask) else MODELS[model]
     kinds = [
         *(TEXTS if isinstance(task, TextTask) else IMAGES),
         *(("class",) if task.spec.num_classes else ()),
@@ -139,14 +139,14 @@ def certified(seen: Observation, task: Task, guess: Batch, parts: Sequence[str])
     return certificate(prover.compare(_lines(guess), labels).proof) == "certified"
 
 
-def _first(task: TextTask, seen: Observation) -> list[str]:
+def first_parts(task: TextTask, seen: Observation) -> list[str]:
     """The weights of a text model's first block, as ``span`` names them."""
     layers = FirstLayers(task.model(seen.sent), (2, 3, 4), task.max_length)
     blocks = (layers.tokens, *layers.contexts)
     return [name for layer in blocks for name in layer.weights(seen.received)]
 
 
-def _observed(
+def observed(
     task: Task, rows: Rows, sent: Tensors, seed: int, rng: random.Random
 ) -> tuple[Observation, str, Batch]:
     """What the server sees of a random client, what became of it on the way, and the batch."""

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from attacks.tokens.first_layers import FirstLayers
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.knowledge import Knowledge
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.families import FAMILIES
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Rows, Tensors

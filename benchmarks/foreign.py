@@ -25,12 +25,12 @@ from attacks.texts.language_prior import load_prior
 from benchmarks.public_code import PublicDAGER, PublicInverting, project_of
 from benchmarks.public_lamp import PublicLAMP
 from experiments.extras.arena.bundle import OpenBundle, open_bundle
-from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import FedsimError
-from fedsim.files import save_tensors, write_json
+from fedsim.process import one_thread
+from fedsim.store.capture import CaptureKey, Observation
+from fedsim.store.files import save_tensors, write_json
 from fedsim.tasks import load_task
 from fedsim.tasks.text import TextTask
-from fedsim.threads import one_thread
 from fedsim.types import Batch, Tensors
 from fedsim.visible import say
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PARTS = ("capture", "workers", "text", "images", "ranks", "families", "gpu", "reference")
+PARTS = ("capture", "workers", "text", "images", "ranks", "families", "stages", "gpu", "reference")
 
 
 @dataclass(frozen=True)

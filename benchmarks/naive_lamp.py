@@ -18,7 +18,7 @@ from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Distance
 from attacks.texts.transforms import transforms
 from attacks.texts.vocabulary import frame, words_of
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 

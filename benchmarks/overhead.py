@@ -10,11 +10,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
 
-from fedsim.cell import CellConfig
-from fedsim.files import read_record
-from fedsim.setting import load_setting
+from fedsim.config.cell import CellConfig
+from fedsim.config.setting import load_setting
+from fedsim.process import one_thread
+from fedsim.store.files import read_record
 from fedsim.tasks import initial_weights
-from fedsim.threads import one_thread
 from fedsim.wire import to_arrays
 from server.app import aggregation
 from server.eavesdropper import Eavesdropper

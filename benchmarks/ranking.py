@@ -10,8 +10,8 @@ from torch.nn.functional import normalize
 
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.subspace import Subspace, span
-from fedsim.capture import Observation
 from fedsim.errors import ConfigError
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 

@@ -47,9 +47,7 @@ COMPONENTS: Mapping[str, Mapping[str, Any]] = {
         _DECODER + "DirectionalShift.of": lambda network, update, most: _SHIFT(network, {}),
     },
     "second block": {
-        "attacks.span.decoding.soft_traces": lambda model, rows: replace(
-            soft_traces(model, rows=rows), later=()
-        ),
+        "attacks.span.decoding.soft_traces": lambda model: replace(soft_traces(model), later=()),
     },
     "consistency in the search": {_DECODER + "Decoder.explains": lambda *given: False},
     "prefix fit": {_DECODER + "PrefixFit.tells": False},

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from clients.granted_facts import granted
 from clients.train import LocalTrainer
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses import build_chain
-from fedsim.federation import FederationConfig
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Rows, Tensors
 

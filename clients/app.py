@@ -14,18 +14,17 @@ from clients.granted_facts import granted
 from clients.probes import Probe, make_probes
 from clients.train import LocalTrainer
 from clients.updates import LocalUpdate
-from fedsim.capture import CaptureKey
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
+from fedsim.config.setting import load_setting
 from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
-from fedsim.devices import device_for, float32
 from fedsim.errors import ConfigError
-from fedsim.files import read_record
 from fedsim.participation import cohort_of
+from fedsim.process import device_for, float32, one_thread
 from fedsim.records import ProbeKind
-from fedsim.setting import load_setting
-from fedsim.threads import one_thread
-from fedsim.truth import TruthStore
+from fedsim.store.capture import CaptureKey
+from fedsim.store.files import read_record
+from fedsim.store.truth import TruthStore
 from fedsim.types import Rows
 from fedsim.wire import PARTITION, TrainReply, TrainRequest, partition_of
 
@@ -74,9 +73,7 @@ class Population:
         numbers = tuple(rows.numbers[position] for position in update.positions)
         kind: ProbeKind = "none" if probe is None else probe.kind
         host = None if probe is None else probe.host
-        self.truth.save(
-            key, update.batch, numbers, update.steps, kind, host, cohort, update.signals
-        )
+        self.truth.save(key, update.batch, numbers, update.steps, kind, host, cohort)
         return update
 
     def probe(self, client: int) -> Probe | None:

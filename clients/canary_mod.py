@@ -15,8 +15,8 @@ from flwr.app import Array, ArrayRecord, Context, Message
 
 from clients.truth_mod import round_of
 from fedsim.canaries import Planting
-from fedsim.capture import client_of
 from fedsim.errors import ConfigError
+from fedsim.store.capture import client_of
 
 Call: TypeAlias = Callable[[Message, Context], Message]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clients.updates import LocalUpdate
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 from fedsim.knowledge import Fact, Knowledge
 
 

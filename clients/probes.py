@@ -16,10 +16,10 @@ import torch
 
 from clients.train import LocalTrainer
 from clients.updates import LocalUpdate
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.data.holdings import Holdings, unlike
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
 from fedsim.local.steps import schedule
 from fedsim.participation import draw
 from fedsim.seeds import generator

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clients.updates import LocalUpdate
-from fedsim.capture import Kind
-from fedsim.defenses.encoding import Encoding
 from fedsim.local.client import LocalClient
 from fedsim.local.steps import schedule
+from fedsim.store.capture import Kind
 from fedsim.types import Rows, Tensors
 
 
@@ -49,9 +48,6 @@ class LocalTrainer(LocalClient):
             whole,
             plan,
             done.loss,
-            done.update,
-            done.clean,
-            self.chain.encode(Encoding()),
             tables,
             done.learning_rate,
             done.memory,

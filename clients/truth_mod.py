@@ -11,8 +11,8 @@ from pathlib import Path
 from flwr.app import Context, Message
 
 from clients.noted_batches import NotedBatches, Pixels
-from fedsim.capture import CaptureKey, client_of
-from fedsim.truth import TruthStore
+from fedsim.store.capture import CaptureKey, client_of
+from fedsim.store.truth import TruthStore
 from fedsim.visible import say
 
 
@@ -30,7 +30,8 @@ def truth_mod(
     the folder.
 
     Args:
-        folder: where to write, in the format of ``fedsim.truth``; readable by its owner alone.
+        folder: where to write, in the format of ``fedsim.store.truth``; readable by its
+            owner alone.
         pixels: from the network's inputs to [0, 1], the inverse of the application's normalisation.
 
     Example:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedsim.capture import Kind
-from fedsim.defenses.encoding import Encoding
-from fedsim.signals import TensorSignal, measure
+from fedsim.store.capture import Kind
 from fedsim.types import Batch, Tensors
 
 
@@ -23,9 +21,6 @@ class LocalUpdate:
         all_rows: whether these are all the rows that the client owns.
         steps: examples of each local step, as indices into ``batch``.
         loss: mean training loss over the steps.
-        update: the defended update behind ``tensors``, for parameters only.
-        clean: the undefended update of the same steps.
-        encoding: how the defended update can be packed.
         defense: name and options of each defense, the privacy budget turned into noise.
         learning_rate: mean over the local steps; that of the server under FedSGD.
         memory: what the client keeps for its next round; empty if no defense asks for it.
@@ -38,14 +33,6 @@ class LocalUpdate:
     all_rows: bool
     steps: tuple[tuple[int, ...], ...]
     loss: float
-    update: Tensors
-    clean: Tensors
-    encoding: Encoding = field(default_factory=Encoding)
     defense: tuple[dict[str, Any], ...] = ()
     learning_rate: float = 0.0
     memory: Tensors = field(default_factory=dict)
-
-    @property
-    def signals(self) -> dict[str, TensorSignal]:
-        """Signal and packed size of each tensor under the defense, for the evaluator only."""
-        return measure(self.clean, self.update, self.encoding)

@@ -1,6 +1,6 @@
-"""The table of architectures: ``python -m benchmarks families --json | python -m docs.benched``.
+"""A benchmark's result file: ``python -m benchmarks WHAT --json | python -m docs.benched WHAT``.
 
-Title, paper and notes are those of the file; every row is written anew.
+Of a file that is there the title, paper and notes are kept; every row is written anew.
 """
 
 from __future__ import annotations
@@ -11,14 +11,20 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from benchmarks.bench_families import FamilyRow
-from docs.measured import Columns, ResultFile, Row, read
-from docs.recorded import write
+from benchmarks.measure import Measure
+from docs.measured import RESULTS, Columns, ResultFile, Row, read, significant
+from docs.recorded import UNTIMED, write
 
-NAME = "families"
-_COMMAND = "python -m benchmarks families"
+SPEEDS = {
+    "capture": "What capturing costs, four clients",
+    "images": "Image attacks against the formulas as they read, LeNet",
+    "text": "Text matching against the formulas as they read",
+    "stages": "What each stage takes",
+}
+"""Titles of the benchmarks of speed."""
 _MATCHING = "LAMP, TAG, DLG: 2 steps"
 _MEASURES = {
     "factored gradient": "gradient from factors: error",
@@ -58,27 +64,47 @@ _TASK = re.compile(r"^'.*' is trained for \S+ and ")
 """How a refusal for its task begins, with the folder of the random weights."""
 
 
-def families(measured: list[FamilyRow]) -> ResultFile:
+def families(measured: Sequence[FamilyRow]) -> ResultFile:
     """The result file of all architectures."""
-    old = read(NAME)
     rows: list[Row] = []
     for row in (row for each in measured for row in _rows(each)):
         rows += [row] if row not in rows else []
+    seconds = round(sum(row.seconds for row in measured))
+    return _file("families", "families", rows, "architecture", seconds)
+
+
+def speed(what: str, measured: Sequence[Measure]) -> ResultFile:
+    """The result file of one benchmark of speed."""
+    rows = [row for each in measured for row in _timed(each)]
+    return _file(f"speed-{what}", what, rows, "what", None)
+
+
+def _file(name: str, what: str, rows: Sequence[Row], line: str, seconds: int | None) -> ResultFile:
+    old = read(name) if (RESULTS / f"{name}.json").exists() else None
     head = ["git", "rev-parse", "--short=7", "HEAD"]
     return ResultFile(
-        title=old.title,
-        paper=old.paper,
-        command=_COMMAND,
+        title=SPEEDS.get(what) or (old.title if old else what),
+        paper=old.paper if old else "",
+        command=f"python -m benchmarks {what}",
         commit=subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip(),
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         seed=0,
         machine=f"{os.cpu_count()} CPU cores, no GPU",
-        cpu_seconds=round(sum(row.seconds for row in measured)),
-        columns=Columns(lines=("architecture",)),
+        cpu_seconds=seconds,
+        cpu_seconds_reason="" if seconds else UNTIMED,
+        columns=Columns(lines=(line,)),
         rows=tuple(rows),
-        notes=old.notes,
-        generator=f"{_COMMAND} --json | python -m docs.benched",
+        notes=old.notes if old else (),
+        generator=f"python -m benchmarks {what} --json | python -m docs.benched {what}",
     )
+
+
+def _timed(measured: Measure) -> Iterator[Row]:
+    setting = {"what": ", ".join(filter(None, (measured.name, measured.unit)))}
+    value, low, high = map(significant, (measured.value, measured.low, measured.high))
+    yield Row(setting=setting, measure="measured", mean=value, low=low, high=high)
+    if measured.goal != "-":
+        yield Row(setting=setting, measure="goal", outcome=measured.goal)
 
 
 def _rows(measured: FamilyRow) -> Iterator[Row]:
@@ -101,7 +127,11 @@ def _error(error: float) -> str:
 
 def main() -> None:
     """Record the rows that come in."""
-    print(write(families([FamilyRow(**row) for row in json.load(sys.stdin)]), NAME))
+    what, rows = sys.argv[1], json.load(sys.stdin)
+    if what == "families":
+        print(write(families([FamilyRow(**row) for row in rows]), what))
+    else:
+        print(write(speed(what, [Measure(**row) for row in rows]), f"speed-{what}"))
 
 
 if __name__ == "__main__":

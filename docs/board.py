@@ -11,7 +11,7 @@ from docs.recorded import origin, write
 from experiments.extras.arena.records import GRADE, Grade, GradedNumber
 from experiments.wording.names import title
 from fedsim.api.run import read_provenance
-from fedsim.files import read_record
+from fedsim.store.files import read_record
 
 NAME = "arena"
 _METRICS = {"psnr": "PSNR, dB", "rougeL": "ROUGE-L", "membership_auc": "AUC of members"}

@@ -18,7 +18,7 @@ from experiments.preview.catalog import opening
 from experiments.report.brackets import Bracket, brackets, budgets, read_limits
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show
-from fedsim.files import read_json, read_record
+from fedsim.store.files import read_json, read_record
 
 _BOUNDS = ("blind guess", "reached", "at least", "at most", "at most if Gaussian")
 

@@ -12,8 +12,8 @@ import re
 
 from docs.equalised import CHEAPER, DEARER
 from docs.measured import DASH, RESULTS, number, read
+from fedsim.config.toml_source import read_toml
 from fedsim.defenses import DEFENSES
-from fedsim.toml_source import read_toml
 
 CLAIMS = "claims"
 HEADER = [

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from docs.measured import Columns, ResultFile, Row, significant
-from docs.recorded import origin, write
+from docs.recorded import origin, typed, write
 from docs.values import jobs
 from experiments.analysis.differences import Side, sections
 from experiments.analysis.hits import EXACT_METRIC
@@ -28,7 +28,7 @@ from experiments.analysis.paired import (
     scored,
 )
 from experiments.analysis.statistics import Difference, Estimate
-from experiments.decision.affordable import Afforded, Spent, Strongest
+from experiments.decision.answer import Answer, FamilyAnswer, Tried
 from experiments.decision.question import FOLDER
 from experiments.plan.config import find
 from experiments.plan.folder import Run
@@ -36,8 +36,8 @@ from experiments.preview.catalog import opening
 from experiments.report.naming import named_place
 from experiments.wording.names import title
 from fedsim.errors import ConfigError
-from fedsim.files import read_json, read_record
 from fedsim.records import MAIN, PRIOR_ONLY, Modality
+from fedsim.store.files import read_json, read_record
 
 UNITS: dict[Modality, str] = {"image": "dB", "text": "1"}
 """Of the main metric."""
@@ -53,7 +53,7 @@ def record(search: Path, roots: Sequence[Path]) -> ResultFile:
     Raises:
         ConfigError: no run has Gaussian noise to compare with.
     """
-    answer = read_record(search / FOLDER / "answer.json", Afforded)
+    answer = read_record(search / FOLDER / "answer.json", Answer)
     sides = [side for root in roots for side in sections(root).values()]
     modality = sides[0].findings.modality
     unit, metric = UNITS[modality], title(MAIN[modality])
@@ -77,7 +77,7 @@ def record(search: Path, roots: Sequence[Path]) -> ResultFile:
         if _is_noise(family):
             continue
         at = family.at
-        rows += _costs(at or family.tried[0], "" if family.limit == "bracketed" else family.limit)
+        rows += _costs(at or family.tried[0], family.end)
         if at is None:
             continue
         rows.append(_leakage(at.name, metric, unit, values[at.name]))
@@ -89,16 +89,13 @@ def record(search: Path, roots: Sequence[Path]) -> ResultFile:
             word = _word(apart, side) or word
         words[word] += 1
         rows.append(Row(setting={"defense": at.name}, measure="beside noise", outcome=word))
-    lose = " ".join(f"--lose {k}={v:g}" for k, v in answer.question.lose.items())
-    grain = "".join(f" --range {k}={a:g}:{b:g}" for k, (a, b) in answer.question.ranges.items())
-    depth = answer.question.strengths.bit_length()
     digits = 1 if unit == "dB" else 2
     dear = sum(family.at is None for family in answer.families)
     return ResultFile(
         title=opening(find(answer.name)).rstrip("."),
         paper="",
         command=(
-            f"fedsim calibrate {answer.name} {lose} --depth {depth}{grain}; fedsim run "
+            f"{typed(read_json(search / 'provenance.json'))}; fedsim run "
             f"runs/{answer.name}-calibrated/calibration/equal.toml"
         ),
         **origin(read_json(roots[0] / "provenance.json")),
@@ -125,7 +122,7 @@ def record(search: Path, roots: Sequence[Path]) -> ResultFile:
     )
 
 
-def _beside(noises: Sequence[Spent], at: Spent) -> dict[str, Spent]:
+def _beside(noises: Sequence[Tried], at: Tried) -> dict[str, Tried]:
     """The noise next below and next above in cost, where there is one."""
     cheaper = [noise for noise in noises if _lost(noise) <= _lost(at)]
     dearer = [noise for noise in noises if _lost(noise) >= _lost(at)]
@@ -137,7 +134,7 @@ def _beside(noises: Sequence[Spent], at: Spent) -> dict[str, Spent]:
     return sides
 
 
-def _lost(spent: Spent) -> float:
+def _lost(spent: Tried) -> float:
     return spent.costs[0].lost.mean
 
 
@@ -164,11 +161,11 @@ def _by_defense(sides: Sequence[Side], metric: str) -> dict[str, Values]:
     return {**strongest, PRIOR_ONLY: blind.values}
 
 
-def _is_noise(family: Strongest) -> bool:
+def _is_noise(family: FamilyAnswer) -> bool:
     return family.defense is not None and family.defense.get("name") == "gaussian_noise"
 
 
-def _costs(at: Spent, limit: str) -> Iterator[Row]:
+def _costs(at: Tried, limit: str) -> Iterator[Row]:
     """What a strength loses, and whether it is an end of the range."""
     for cost in at.costs:
         yield Row(
@@ -204,7 +201,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="+", help="folders of fedsim run")
     asked = parser.parse_args()
     result = record(asked.search, asked.run)
-    print(write(result, read_record(asked.search / FOLDER / "answer.json", Afforded).name))
+    print(write(result, read_record(asked.search / FOLDER / "answer.json", Answer).name))
 
 
 if __name__ == "__main__":

@@ -17,15 +17,14 @@ from experiments.plan.config import ExperimentConfig
 from experiments.preview import catalog
 from experiments.preview.describe import Option, manual
 from experiments.stages.coverage import Coverage
-from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
-from fedsim.capture import CaptureRecord
-from fedsim.config_section import ConfigSection
+from fedsim.config.section import ConfigSection
 from fedsim.records import JobRecord, ScoreRow, SimulationRecord, UtilityRow
-from fedsim.rows import columns
+from fedsim.store.capture import CaptureRecord
+from fedsim.store.rows import columns
+from fedsim.store.truth import TruthRecord
 from fedsim.tasks.base import TaskSpec
-from fedsim.truth import TruthRecord
 
 _BOUND = re.compile(r"\b(?:at least|above|at most|below) \S+")
 _MODULE = re.compile(r"\b(?:\w+\.)+(?=[A-Z])")
@@ -48,7 +47,6 @@ RECORDS: dict[str, type[Any]] = {
     "scores.parquet": ScoreRow,
     "utility.parquet": UtilityRow,
     "coverage.parquet": Coverage,
-    "signals.parquet": SignalRow,
     "updates.parquet": UpdateRow,
     "captures/round-0001/client-0003.json": CaptureRecord,
     "captures/task.json": TaskSpec,

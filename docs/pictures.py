@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from docs.panels import chosen, panels, rows_of
-from experiments.analysis.frames import counted
+from experiments.analysis.frames import with_prior
 from experiments.decision.answer import Answer
 from experiments.decision.page import picture
 from experiments.decision.question import FOLDER
@@ -27,8 +27,8 @@ from experiments.report.figures import INK
 from experiments.report.gallery import data_uri, mark, words
 from experiments.stages.gallery import Shown, read_gallery
 from experiments.wording.defense_names import defense_name, spoken
-from fedsim.files import read_record
 from fedsim.records import PRIOR_ONLY
+from fedsim.store.files import read_record
 
 ASSETS = Path(__file__).resolve().parent / "assets"
 WIDTH = 860
@@ -150,7 +150,8 @@ def rounds(run: Run, colours: Colours) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    rows = counted(rows_of(run, "image"))
+    known = rows_of(run, "image")
+    rows = with_prior(known.assign(setting=known.cell, has_value=known.value.notna()))
     utility = pd.read_parquet(run.root / "utility.parquet")
     utility = utility[(utility.metric == "accuracy") & utility.cell.isin(rows.cell.unique())]
     names = {

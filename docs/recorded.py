@@ -25,7 +25,7 @@ from experiments.plan.config import shipped
 from experiments.plan.folder import Run
 from experiments.preview.catalog import opening
 from fedsim.errors import ConfigError
-from fedsim.files import read_json, write_bytes
+from fedsim.store.files import read_json, write_bytes
 
 CLOCK = "cpu-seconds.json"
 UNTIMED = "CPU time is recorded by make results alone"
@@ -179,11 +179,16 @@ def _title(name: str) -> str:
 
 def _command(run: Run) -> str:
     """What was typed first, without the options that change no number, and an audit after it."""
-    typed = str(next(iter(read_json(run.root / "provenance.json")["commands"].values())))
-    if not re.search(rf" {re.escape(run.plan.name)}\b(?!/)", typed):  # gone on with by its folder
-        typed = f"fedsim run {run.plan.name}"
+    command = typed(read_json(run.root / "provenance.json"))
+    if not re.search(rf" {re.escape(run.plan.name)}\b(?!/)", command):  # gone on with by its folder
+        command = f"fedsim run {run.plan.name}"
     audit = f"; fedsim audit runs/{run.plan.name}" * (run.root / "audit.json").exists()
-    return _SILENT.sub("", typed).replace("fedsim simulate", "fedsim run") + audit
+    return command.replace("fedsim simulate", "fedsim run") + audit
+
+
+def typed(provenance: dict[str, Any]) -> str:
+    """The command that began a run, without the options that change no number."""
+    return _SILENT.sub("", str(next(iter(provenance["commands"].values()))))
 
 
 def _machine(provenance: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ import tomli_w
 from docs.measured import HEADLINES, PAPERS, RESULTS, ResultFile, Row, read
 from docs.progress import RUN, members
 from experiments.plan.config import shipped
-from fedsim.files import write_bytes
+from fedsim.store.files import write_bytes
 
 Exempt: TypeAlias = dict[str, dict[str, int]]
 """How many ``rows`` were mapped by hand, and numbers of ``notes`` lack a source, in each file."""

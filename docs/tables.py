@@ -26,6 +26,7 @@ from docs.measured import (
     read,
     read_headlines,
 )
+from docs.probes import stale
 from docs.progress import progress, rows
 from docs.sources import gap, lines, lower, summary
 
@@ -74,7 +75,7 @@ def source(result: ResultFile, name: str) -> str:
     return (
         f"`{result.command}`; {n}{seed}; {result.machine}; {took}; "
         f"commit {result.commit} of {result.date}. Data: `docs/results/{name}.json`."
-        f"{by_hand if copied else ''}"
+        f"{by_hand if copied else ''}{stale(name)}"
     )
 
 
@@ -171,7 +172,7 @@ def _standing() -> str:
     return (
         f"\n{len(progress().done)} experiments have a result file at their size; "
         f"{len(remaining)} are left.\n\n"
-        f"{markdown(['Experiment', 'Expected CPU time', 'Measured smaller in'], remaining)}\n\n"
+        f"{markdown(['Experiment', 'Measured smaller in'], remaining)}\n\n"
     )
 
 

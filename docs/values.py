@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from experiments.analysis.differences import Side, sections
 from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
-from experiments.analysis.hits import EXACT_METRIC, exact_hits
+from experiments.analysis.hits import EXACT_METRIC, hits
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import METRICS as INFERRED
 from experiments.analysis.membership import inferred
@@ -21,9 +21,9 @@ from experiments.report.naming import attack_label, attack_name, named_place, un
 from experiments.stages.search_errors import read_searches
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import settings, title, told_apart
-from fedsim.files import read_record, read_text
 from fedsim.metrics import METRICS
 from fedsim.records import STATUSES
+from fedsim.store.files import read_record, read_text
 
 
 class Value(NamedTuple):
@@ -96,13 +96,14 @@ def _exact(side: Side, measure: str) -> Iterator[Value]:
     for place in dict.fromkeys(score.place for score in scores):
         here = [score for score in scores if score.place == place]
         for attack in filter(is_attack, here):
-            hits, n = exact_hits({metric: here}, section.modality, [attack]), len(attack.values)
+            exact = hits({metric: here}, section.modality, [attack], "verbatim")
+            n = len(attack.values)
             labels = _labels(section, place, attack_label(section, attack.attacker))
-            sure = len(hits.proven)
+            sure = len(exact.proven)
             outcome = "all certified" if sure == n else f"{sure} certified" if sure else ""
-            yield Value(labels, measure, "of n", n, len(hits.hit) / n, None, None, outcome)
+            yield Value(labels, measure, "of n", n, len(exact.hit) / n, None, None, outcome)
             yield Value(labels, f"{measure}, certified", "of n", n, sure / n, None, None)
-            false = len(hits.certified - hits.hit) / n
+            false = len(exact.certified - exact.hit) / n
             yield Value(labels, f"{measure}, falsely certified", "of n", n, false, None, None)
 
 
@@ -217,28 +218,27 @@ def _labels(section: TaskFindings, place: DefenseInSetting, attack: str) -> dict
 
 
 def _inferred(run: Run) -> Iterator[Value]:
-    """Memberships and properties that attacks inferred, if any did."""
+    """Memberships that attacks inferred, if any did."""
     cells = {cell.name: cell.config for cell in run.cells}
     where = settings(cells, {cell.name: cell.experiment.name for cell in run.cells})
     configs = {where[name]: config for name, config in cells.items()}
-    for rows in (run.membership, run.properties):
-        for finding in inferred(rows, where, cells):
-            task, when = (
-                configs[finding.setting].task,
-                f", round {finding.round}" if finding.round else "",
-            )
-            labels = {
-                "data": task.dataset,
-                "model": task.model,
-                "protocol": title(configs[finding.setting].federation.protocol),
-                "setting": finding.setting,
-                "defense": finding.defense,
-                "attack": f"{finding.attack}; {finding.control}",
-                "probe": "none",
-            }
-            measure = f"{INFERRED[finding.metric]}{when}"
-            ends = (finding.low, finding.high) if finding.clients > 1 else (None, None)
-            yield Value(labels, measure, "1", finding.n, finding.mean, *ends)
+    for finding in inferred(run.membership, where, cells):
+        task, when = (
+            configs[finding.setting].task,
+            f", round {finding.round}" if finding.round else "",
+        )
+        labels = {
+            "data": task.dataset,
+            "model": task.model,
+            "protocol": title(configs[finding.setting].federation.protocol),
+            "setting": finding.setting,
+            "defense": finding.defense,
+            "attack": f"{finding.attack}; {finding.control}",
+            "probe": "none",
+        }
+        measure = f"{INFERRED[finding.metric]}{when}"
+        ends = (finding.low, finding.high) if finding.clients > 1 else (None, None)
+        yield Value(labels, measure, "1", finding.n, finding.mean, *ends)
 
 
 def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:

@@ -10,6 +10,7 @@ import click
 import typer
 import typer.core
 
+from experiments.attest.command import attest
 from experiments.commands.added import shipped_extras
 from experiments.commands.audit import audit
 from experiments.commands.calibrate import calibrate
@@ -17,7 +18,6 @@ from experiments.commands.check import check
 from experiments.commands.describe import describe
 from experiments.commands.diff import diff
 from experiments.commands.doctor import doctor
-from experiments.commands.export import export
 from experiments.commands.help_page import Chapters, advice
 from experiments.commands.init import init
 from experiments.commands.limits import limits
@@ -28,7 +28,7 @@ from experiments.commands.open import open_
 from experiments.commands.prepare import prepare
 from experiments.commands.prior import prior
 from experiments.commands.rm import rm
-from experiments.commands.run import command
+from experiments.commands.run import attack, report, run, score, simulate
 from experiments.commands.schema import schema
 from experiments.commands.show import show
 from experiments.origin import check_origin
@@ -65,18 +65,11 @@ def fedsim(
         say(ctx.get_help())
 
 
-for _stage, _sentence in (
-    ("run", "Run all stages: simulate, attack, score, report. Finished work is kept."),
-    ("simulate", "Train with Flower and capture the updates the server receives."),
-    ("attack", "Attack the captures that have not been attacked yet."),
-    ("score", "Score the attacks' guesses against the private data."),
-    ("report", "Write the tables, figures and HTML page."),
-):
-    app.command(_stage, help=_sentence)(command(_stage))
 for _command in (
+    *(run, simulate, attack, score, report),
     *(show, prepare, prior, init),
-    *(calibrate, check, diff, doctor, limits, audit),
-    *(ls, rm, export),
+    *(calibrate, check, diff, doctor, limits, audit, attest),
+    *(ls, rm),
     *(describe, schema, new),
 ):
     app.command()(_command)

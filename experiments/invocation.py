@@ -12,8 +12,8 @@ from experiments.plan.config import Plan, load_plan
 from experiments.plan.folder import Run, RunStage
 from experiments.plan.gpus import check_gpus
 from experiments.preview.manuals import check_names
+from fedsim.config.named_code import check_allowed, is_named
 from fedsim.errors import ConfigError
-from fedsim.named_code import check_allowed, is_named
 from fedsim.visible import say
 
 

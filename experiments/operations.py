@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attacks import attacks_for
 from attacks.base import Attack
-from attacks.scheduling.isolation import run as run_isolated
-from attacks.scheduling.jobs import Demand, JobSpec, Progress, plan
+from attacks.scheduling.jobs import Demand, plan
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.serial import run_serial
 from experiments.analysis.keys import DefenseInSetting
@@ -28,17 +27,17 @@ from experiments.stages.donors import donors_of
 from experiments.stages.integrity import check_cell
 from experiments.stages.utility import defense_of
 from experiments.wording.names import settings, told_apart, utility_unit
-from fedsim.build import build, registry
-from fedsim.capture import CaptureStore
+from fedsim.config.build import build, registry
 from fedsim.data.splits import Split
-from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
-from fedsim.threads import one_thread
-from fedsim.truth import TruthStore
+from fedsim.process import one_thread
+from fedsim.store.capture import CaptureStore
+from fedsim.store.truth import TruthStore
 
 if TYPE_CHECKING:
-    from fedsim.records import JobRecord, ScoreRow
+    from experiments.analysis.evidence import Verdict
+    from fedsim.records import JobRecord, Modality, ScoreRow
 
 SEED_BITS = 62
 """Of a seed that is drawn; TOML has integers of 63 bits."""
@@ -182,6 +181,16 @@ def score_guesses(run: Path, guesses: Path, infers: Mapping[str, str]) -> list[S
         return list(scorer.rows())
 
 
+def verdict_of(rows: Sequence[ScoreRow], modality: Modality) -> Verdict:
+    """The judge's word on scores of one defense, without a run of its undefended victims."""
+    from experiments.analysis.frames import PLACE, score_frame
+    from experiments.analysis.verdicts import judge, metrics
+
+    table = score_frame(rows, {row.cell: "" for row in rows})
+    place = DefenseInSetting(*table[PLACE].iloc[0])
+    return judge(place, table, {name: scored(table, name) for name in metrics(modality)}, modality)
+
+
 def values_of(rows: Sequence[ScoreRow], metric: str) -> dict[tuple[str, str], Values]:
     """(Attack, control) -> its values by victim, of one metric, as verdicts compare them."""
     from experiments.analysis.frames import score_frame
@@ -221,33 +230,6 @@ def planned_jobs(run: Path) -> dict[str, int]:
         for cell in Run.open(run).cells
         if cell.simulated
     }
-
-
-def repeat_job(run: Path, part: str, note: Callable[[Progress], None]) -> tuple[JobSpec, JobRecord]:
-    """Run the first job again whose name has this part; the run stays as it is.
-
-    Args:
-        run: whose captures and seed are used.
-        part: of a name such as ``<cell>/inverting/round-0001-client-0000``.
-        note: called with what the job reports on its way.
-
-    Returns:
-        The job, and the record of its first capture.
-
-    Raises:
-        ConfigError: no job has such a name.
-    """
-    every = [spec for cell in Run.open(run).cells for spec in jobs(cell) if not spec.donors]
-    chosen = next((spec for spec in every if part in spec.name), None)
-    if chosen is None:
-        names = ", ".join(sorted({spec.label for spec in every}))
-        raise ConfigError(
-            f"{part!r}: no job of {run} has such a name. Its attacks are {names}; write "
-            "inverting/round-0001-client-0000, for example."
-        )
-    with tempfile.TemporaryDirectory() as place:
-        apart = replace(chosen, guesses=Path(place) / chosen.cell / "guesses")
-        return chosen, run_isolated(apart, note)[0]
 
 
 def metric_named(name: str) -> Metric:

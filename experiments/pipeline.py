@@ -19,8 +19,8 @@ from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
 from fedsim.api.unfinished import continuation
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import remove_temporaries
 from fedsim.records import shown
+from fedsim.store.files import remove_temporaries
 
 if TYPE_CHECKING:
     from experiments.report.headline import ClosingRow
@@ -107,7 +107,6 @@ def execute(
     stages: Sequence[RunStage],
     *,
     quiet: bool,
-    full: bool = False,
     redact: bool = False,
     retry_failed: bool = False,
 ) -> RunOutcome:
@@ -117,7 +116,6 @@ def execute(
         run: the run.
         stages: in their order.
         quiet: print nothing.
-        full: report every table and guess.
         redact: write the report that may be passed on.
         retry_failed: attack again what failed, is unfinished or was skipped.
     """
@@ -135,7 +133,6 @@ def execute(
         if "score" in stages:
             from experiments.stages.membership import score_membership
             from experiments.stages.progress import progress
-            from experiments.stages.properties import score_properties
             from experiments.stages.score import score
 
             counts = progress(run)
@@ -143,7 +140,6 @@ def execute(
                 run, "score", lambda: score(run, console), counts._asdict()
             )
             score_membership(run)
-            score_properties(run)
             outcome.partial = str(counts)
         if "report" in stages:
             from experiments.report.headline import headline
@@ -152,7 +148,7 @@ def execute(
             if not (run.root / "scores.parquet").exists():
                 raise StoreError(f"{run.root}: nothing is scored. {continuation(run.root)}")
 
-            write = partial(_judge_and_write, run, console, full=full, redact=redact)
+            write = partial(_judge_and_write, run, console, redact=redact)
             outcome.partial = str(scored_progress(run.provenance))
             outcome.page = _timed(run, "report", write)
             outcome.answer = headline(run.root)
@@ -160,7 +156,7 @@ def execute(
     return outcome
 
 
-def _judge_and_write(run: Run, console: Console, *, full: bool, redact: bool) -> Path:
+def _judge_and_write(run: Run, console: Console, *, redact: bool) -> Path:
     from experiments.report.assessment import write_findings
     from experiments.report.report import write_report
     from experiments.report.summary_file import write_summary
@@ -169,7 +165,7 @@ def _judge_and_write(run: Run, console: Console, *, full: bool, redact: bool) ->
     findings = write_summary(run.root)
     write_findings(run, findings.sections)
     console.advance("report", "numbers")
-    return write_report(run.root, findings, full=full, redact=redact, console=console)
+    return write_report(run.root, findings, redact=redact, console=console)
 
 
 def _timed(
@@ -204,23 +200,28 @@ def _simulate_and_attack(
         if pending:
             note_provenance(run, "simulate", time.monotonic() - started, _client_devices(run))
     if "attack" in stages:
-        started = time.monotonic()
-        for cell in run.cells:
-            if not cell.simulated:
-                raise ConfigError(
-                    f"{cell.folder}: not simulated. Run fedsim simulate {run.root} first."
-                )
-            check_captures(cell)
-        team.announce(run.cells)
-        for cell in run.cells:
-            team.submit(cell)
-        team.drain()
-        seconds, worked = time.monotonic() - started, team.ended > 0
-        note_provenance(run, "attack", seconds, team.devices, worked=worked)
+        attack(run, team)
+
+
+def attack(run: Run, team: Attackers) -> None:
+    """Attack the captures of all cells, and wait for the last job."""
+    started = time.monotonic()
+    for cell in run.cells:
+        if not cell.simulated:
+            raise ConfigError(
+                f"{cell.folder}: not simulated. Run fedsim simulate {run.root} first."
+            )
+        check_captures(cell)
+    team.announce(run.cells)
+    for cell in run.cells:
+        team.submit(cell)
+    team.drain()
+    seconds, worked = time.monotonic() - started, team.ended > 0
+    note_provenance(run, "attack", seconds, team.devices, worked=worked)
 
 
 def _client_devices(run: Run) -> set[str]:
-    from fedsim.devices import device_for, device_name
+    from fedsim.process import device_for, device_name
 
     shares = {experiment.federation.client_gpus for experiment in run.plan.experiments}
     devices = {share: device_for(share) for share in shares}

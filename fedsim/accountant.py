@@ -35,9 +35,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedsim.config.federation import FederationConfig
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
-from fedsim.threads import PROCESS
+from fedsim.process import PROCESS
 
 _COARSEST = 50.0
 """Coarsest grid of privacy losses; above a few hundred the library's exponential overflows."""
@@ -110,7 +110,9 @@ def _local(federation: FederationConfig, rows: int) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=1024)
-def epsilon(*, steps: int, rate: float, noise_multiplier: float, delta: float) -> float:
+def epsilon(
+    *, steps: int, rate: float, noise_multiplier: float, delta: float, replace: bool = False
+) -> float:
     """Epsilon at ``delta`` of ``steps`` noisy sums; infinite without noise, 0 without steps.
 
     Computed from dp-accounting's privacy loss distributions, to within 1e-3, or a relative 1e-5 if
@@ -123,6 +125,7 @@ def epsilon(*, steps: int, rate: float, noise_multiplier: float, delta: float) -
         rate: probability that a given row is in a given sum, in (0, 1].
         noise_multiplier: standard deviation of the noise in units of the clipping norm.
         delta: probability with which the bound may fail, in (0, 1).
+        replace: whether neighbours differ in what one row is, and not in whether it is there.
     """
     if steps == 0:
         return 0.0
@@ -132,18 +135,21 @@ def epsilon(*, steps: int, rate: float, noise_multiplier: float, delta: float) -
 
     if rate >= 1 or noise_multiplier < _LEAST_NOISE:
         # k sums of the same rows reveal as much as one sum with sqrt(k) times less noise.
-        alone = noise_multiplier / math.sqrt(steps)
+        alone = noise_multiplier / math.sqrt(steps) / (2 if replace else 1)
         return float(dp_accounting.get_epsilon_gaussian(alone, delta))
     grid = min(_COARSEST, 1e-2 * max(1.0, (0.3 / noise_multiplier) ** 2))
-    rough = _composed(steps, rate, noise_multiplier, delta, grid)
+    rough = _composed(steps, rate, noise_multiplier, delta, grid, replace=replace)
     if rough == 0:  # already an upper bound
         return 0.0
     # As measured, discretisation adds at most steps * grid^2 / 2 once the grid is below epsilon.
     fine = math.sqrt(2 * _ERROR * max(1.0, rough / 10) / steps)
-    return _composed(steps, rate, noise_multiplier, delta, min(_COARSEST, fine, rough / 100))
+    grid = min(_COARSEST, fine, rough / 100)
+    return _composed(steps, rate, noise_multiplier, delta, grid, replace=replace)
 
 
-def _composed(steps: int, rate: float, noise: float, delta: float, grid: float) -> float:
+def _composed(
+    steps: int, rate: float, noise: float, delta: float, grid: float, *, replace: bool
+) -> float:
     from dp_accounting import (
         GaussianDpEvent,
         NeighboringRelation,
@@ -153,7 +159,8 @@ def _composed(steps: int, rate: float, noise: float, delta: float, grid: float) 
     from dp_accounting.pld import PLDAccountant
     from scipy.optimize import brentq
 
-    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
+    relations = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE)
+    accountant = PLDAccountant(relations[replace], grid)
     sampled = PoissonSampledDpEvent(rate, GaussianDpEvent(noise))
     accountant.compose(SelfComposedDpEvent(sampled, steps))
     with np.errstate(over="ignore"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from fedsim.files import Record
+from fedsim.store.files import Record
 
 Fact: TypeAlias = Literal[
     "labels",
@@ -23,13 +23,32 @@ Fact: TypeAlias = Literal[
     "defense",
     "auxiliary",
 ]
+Source: TypeAlias = Literal["stated", "counted", "claimed", "inferred", "tried"]
+"""Whence a fact is, the surest first: the server or whoever attacks states it; layers of the reply
+counted it; the client claims it; numbers of the reply show an interval that holds it; or a value is
+tried, as nothing tells it."""
 T = TypeVar("T")
 FACTS: tuple[Fact, ...] = get_args(Fact)
+SOURCES: tuple[Source, ...] = get_args(Source)
 PASSED = tuple(fact for fact in FACTS if fact not in ("auxiliary", "all_rows"))
 """Those that can be said of an update without a run: the others are of stored rows and rounds."""
 MULTIPLES = frozenset({None, "sgd", "momentum"})
 """Optimisers whose first step is a multiple of the gradient, None if that is not known. The others
 divide each coordinate by its size: the first step of Adam is a sign, that of Adafactor has it."""
+
+
+class Origin(Record):
+    """Whence a fact is that was not stated.
+
+    Attributes:
+        source: how sure it is.
+        low: least value that the reply allows, of an inferred number; None of others.
+        high: largest such value.
+    """
+
+    source: Source
+    low: float | None = None
+    high: float | None = None
 
 
 class Knowledge(Record):
@@ -56,6 +75,7 @@ class Knowledge(Record):
         cohort: number of clients whose updates the reply averages, weighted by their numbers of
             examples; 1 without secure aggregation.
         members: numbers of these clients, ascending, which the server drew itself; empty for one.
+        origins: of the facts that nobody stated, whence they are.
 
     Example:
         A server that knows how many examples there are, and nothing else:
@@ -80,10 +100,34 @@ class Knowledge(Record):
     auxiliary: bool = False
     cohort: int = 1
     members: tuple[int, ...] = ()
+    origins: dict[Fact, Origin] = Field(default_factory=dict)
 
-    def missing(self, facts: frozenset[Fact]) -> list[Fact]:
-        """The facts among ``facts`` that are withheld."""
-        return [fact for fact in FACTS if fact in facts and getattr(self, fact) in (None, False)]
+    def missing(self, facts: frozenset[Fact], source: Source = "tried") -> list[Fact]:
+        """The facts among ``facts`` that are open or denied, or less sure than ``source``."""
+        return [
+            fact
+            for fact in FACTS
+            if fact in facts and not (getattr(self, fact) is not False and self.has(fact, source))
+        ]
+
+    def has(self, fact: Fact, source: Source = "tried") -> bool:
+        """Whether a fact is known as surely as from ``source``."""
+        return self.rank(fact) <= SOURCES.index(source)
+
+    def rank(self, fact: Fact) -> int:
+        """Place of a fact's source in ``SOURCES``, behind all for an open one."""
+        value = getattr(self, fact)
+        if value is None or (fact == "auxiliary" and not value):
+            return len(SOURCES)
+        origin = self.origins.get(fact)
+        return 0 if origin is None else SOURCES.index(origin.source)
+
+    def adding(self, facts: Mapping[Fact, Any], origin: Origin) -> Knowledge:
+        """With facts that nobody stated; none stands in for one of a source as sure."""
+        weaker = {f: v for f, v in facts.items() if SOURCES.index(origin.source) < self.rank(f)}
+        origins = {**self.origins, **dict.fromkeys(weaker, origin)}
+        changes = {str(fact): value for fact, value in weaker.items()}
+        return self.model_copy(update=changes | {"origins": origins})
 
     @classmethod
     def pooled(cls, parts: Sequence[Knowledge], members: Sequence[int] = ()) -> Knowledge:
@@ -103,9 +147,10 @@ class Knowledge(Record):
 
     @model_serializer(mode="wrap")
     def _written(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without members where there are none, as records of 0.2.0 are written and sealed."""
+        """Without members and origins where there are none, as 0.2.0 wrote and sealed records."""
         fields: dict[str, Any] = written(self)
-        return fields if self.members else {k: v for k, v in fields.items() if k != "members"}
+        empty = {name for name in ("members", "origins") if not getattr(self, name)}
+        return {name: value for name, value in fields.items() if name not in empty}
 
 
 def _agreed(values: Sequence[object]) -> object:

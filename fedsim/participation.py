@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedsim.federation import FederationConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.seeds import numpy_generator
 from fedsim.types import Tensors
 

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from attacks.base import Attack, Job, Reconstruction
     from attacks.observed.known_labels import known_labels
     from attacks.tokens.layout import batch_of
+    from fedsim.store.capture import Observation
 
-__all__ = ["Attack", "Job", "Reconstruction", "batch_of", "known_labels"]
+__all__ = ["Attack", "Job", "Observation", "Reconstruction", "batch_of", "known_labels"]
 
 _HOMES = {
     "Attack": "attacks.base",
     "Job": "attacks.base",
+    "Observation": "fedsim.store.capture",
     "Reconstruction": "attacks.base",
     "batch_of": "attacks.tokens.layout",
     "known_labels": "attacks.observed.known_labels",

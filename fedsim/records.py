@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from pydantic import Field
 
-from fedsim.capture import Keyed
-from fedsim.files import Record, Sealed
 from fedsim.knowledge import Fact
+from fedsim.store.capture import Keyed
+from fedsim.store.files import Record, Sealed
 
 Status: TypeAlias = Literal["done", "skipped", "failed", "timeout", "exhausted", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)

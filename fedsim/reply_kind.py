@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fedsim.capture import Kind
+from fedsim.store.capture import Kind
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
@@ -44,15 +45,26 @@ def kind_of(sent: Arrays, received: Arrays) -> Kind:
     then it is a difference that was scaled or rounded.
     """
     pairs = matched(sent, received)
-    start, reply, both = _products(pairs)
-    if not start or not np.isfinite([start, reply, both]).all():
+    products = _products(pairs)
+    if are_weights(*products):
         return "weights"
-    if reply > _RATIO**2 * start and both > _COSINE * (start * reply) ** 0.5:
-        return "weights"
-    if not reply or _are_differences(pairs):
+    if not products[1] or _are_differences(pairs):
         shown = _summable(pairs, 1) - _summable(pairs, -1) or _head_sign(received)
         return "pseudo-gradient" if shown < 0 else "difference"
     return "difference" if _head_sign(received) > 0 else "gradient"
+
+
+def are_weights(start: float, reply: float, both: float) -> bool:
+    """Whether a reply is of weights, in place of what is added to those sent or of a gradient.
+
+    Args:
+        start: squared norm of what was sent.
+        reply: squared norm of the reply.
+        both: their inner product.
+    """
+    if not start or not math.isfinite(start + reply + both):
+        return True
+    return reply > _RATIO**2 * start and both > _COSINE * (start * reply) ** 0.5
 
 
 def hides_its_sign(received: Arrays) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch.nn import init
 
 from fedsim.errors import ConfigError
-from fedsim.threads import exclusive
+from fedsim.process import exclusive
 
 SECRET_BITS = 48
 """Of a seed that is meant as a secret. Trying a seed takes a draw of the first weights, 0.1 ms for

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedsim.schema import Column
+from fedsim.columns import Column
 
 Tensors: TypeAlias = dict[str, Tensor]
 """Parameter or buffer name -> tensor, in the order of the model."""

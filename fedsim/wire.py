@@ -12,17 +12,18 @@ import io
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.lib import format as npy
 
-from fedsim.capture import Kind
 from fedsim.knowledge import Knowledge
-from fedsim.types import Tensors
+from fedsim.store.capture import Kind
+
+if TYPE_CHECKING:  # which imports torch, and a tap has to do without
+    from fedsim.types import Tensors
 
 ARRAYS, CONFIG, METRICS, UPDATE = "arrays", "config", "metrics", "update"
 _BFLOAT16 = np.dtype("V2")
@@ -85,6 +86,8 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def to_tensors(arrays: ArrayRecord) -> Tensors:
     """Flower arrays as tensors with memory of their own and the same dtype."""
+    import torch
+
     return {name: torch.from_numpy(view(array.data).copy()) for name, array in arrays.items()}
 
 

@@ -22,17 +22,17 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from fedsim.capture import batch_tensors
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
+from fedsim.config.federation import FederationConfig
+from fedsim.config.setting import load_setting
 from fedsim.data.partition import partition
-from fedsim.federation import FederationConfig
-from fedsim.files import read_record, save_tensors, write_json
-from fedsim.manifest import hashes
+from fedsim.process import one_thread
 from fedsim.records import TRAINING, SimulationRecord, TrainingRecord, UtilityPoint
-from fedsim.setting import load_setting
+from fedsim.store.capture import batch_tensors
+from fedsim.store.files import read_record, save_tensors, write_json
+from fedsim.store.manifest import hashes
 from fedsim.tasks import initial_weights, save_task
 from fedsim.tasks.base import Task
-from fedsim.threads import one_thread
 from fedsim.types import Batch
 from fedsim.wire import to_arrays, to_tensors
 from server.eavesdropper import Eavesdropper

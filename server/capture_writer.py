@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore
-from fedsim.files import digest, sync_file, write_bytes, write_json
 from fedsim.reply_kind import hides_its_sign, kind_of
-from fedsim.tensor_bytes import halved, safetensors_parts
+from fedsim.store.capture import CaptureKey, CaptureRecord, CaptureStore
+from fedsim.store.files import digest, sync_file, write_bytes, write_json
+from fedsim.store.tensor_bytes import safetensors_parts
 from server.replies import Reply, Sent
 
 
@@ -21,15 +21,12 @@ class CaptureWriter:
 
     Args:
         store: where to.
-        dtype: ``float16`` to halve what was received.
         on_round: called with each round that is written, in the thread that trains, so that an
             attack on it in this process has the process's generators and switches for itself.
     """
 
-    def __init__(
-        self, store: CaptureStore, dtype: str, on_round: Callable[[int], None] | None
-    ) -> None:
-        self._store, self._dtype, self._on_round = store, dtype, on_round
+    def __init__(self, store: CaptureStore, on_round: Callable[[int], None] | None) -> None:
+        self._store, self._on_round = store, on_round
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eavesdropper")
         self._pending: tuple[int, Future[None]] | None = None
         self._written: list[Path] = []
@@ -83,8 +80,6 @@ class CaptureWriter:
     def _write_reply(self, round_: int, reply: Reply, sent_sha256: str) -> None:
         key = CaptureKey(round=round_, client=reply.client)
         arrays, beside = reply.arrays, reply.beside
-        if self._dtype == "float16":
-            arrays = {name: halved(array) for name, array in arrays.items()}
         parts = safetensors_parts(beside | arrays)
         path = self._store.tensors_path(key)
         write_bytes(path, *parts, sync=False)

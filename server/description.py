@@ -10,20 +10,18 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
-import torch
-from torch import nn
 
-from fedsim.build import suggest
-from fedsim.capture import CaptureStore
+from fedsim.config.build import suggest
 from fedsim.errors import ConfigError
-from fedsim.files import save_tensors
-from fedsim.tasks import save_task
-from fedsim.tasks.base import Task
-from fedsim.tasks.given import Model, task_of
-from fedsim.tensor_names import lacks, named, weights_of
+from fedsim.store.capture import CaptureStore
+from fedsim.store.files import save_tensors
+
+if TYPE_CHECKING:  # which import torch; without a model a server captures by numpy alone
+    from fedsim.tasks.base import Task
+    from fedsim.tasks.given import Model
 
 
 class Description:
@@ -41,10 +39,13 @@ class Description:
     def __init__(
         self, model: Model | None, options: Mapping[str, Any], say: Callable[[str], None]
     ) -> None:
-        _check(model, options)
+        if model is not None or options:
+            _check(model, options)
         self._model, self._options, self._say = model, options, say
         self._task: Task | None = None
         if model is not None and not isinstance(model, str):  # a name alone needs the tensors
+            from fedsim.tasks.given import task_of
+
             self._task = task_of(model, **options)
 
     def write(self, sent: Mapping[str, npt.NDArray[Any]], folder: Path) -> None:
@@ -53,26 +54,38 @@ class Description:
         if model is None:
             return
         try:
-            tensors = {name: torch.from_numpy(value.copy()) for name, value in sent.items()}
-            shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-            task = self._task or task_of(model, arrays=shapes, **self._options)
-            save_task(task, folder)
-            network = task.blank()
-            broadcast = named(tensors, network, "the broadcast", partial=True)
-            lacking = lacks(broadcast, network)
-            note = ""
-            if lacking and isinstance(model, nn.Module):
-                base = named(weights_of(model), network, "model").tensors
-                save_tensors(folder / CaptureStore.BASE, {name: base[name] for name in lacking})
-                note = f"; {len(lacking)} that never cross the wire are kept from model"
-            elif lacking:
-                note = f"; {len(lacking)} never cross the wire, and attacks will ask for them"
-            self._say(f"the broadcast holds {broadcast.how}{note}")
+            self._write(model, sent, folder)
         except Exception as error:  # whatever is wrong with a description, the training goes on
             self._say(f"attacks will ask for the model: {error}")
 
+    def _write(self, model: Model, sent: Mapping[str, npt.NDArray[Any]], folder: Path) -> None:
+        import torch
+        from torch import nn
+
+        from fedsim.tasks import save_task
+        from fedsim.tasks.given import task_of
+        from fedsim.tensor_names import lacks, named, weights_of
+
+        tensors = {name: torch.from_numpy(value.copy()) for name, value in sent.items()}
+        shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+        task = self._task or task_of(model, arrays=shapes, **self._options)
+        save_task(task, folder)
+        network = task.blank()
+        broadcast = named(tensors, network, "the broadcast", partial=True)
+        lacking = lacks(broadcast, network)
+        note = ""
+        if lacking and isinstance(model, nn.Module):
+            base = named(weights_of(model), network, "model").tensors
+            save_tensors(folder / CaptureStore.BASE, {name: base[name] for name in lacking})
+            note = f"; {len(lacking)} that never cross the wire are kept from model"
+        elif lacking:
+            note = f"; {len(lacking)} never cross the wire, and attacks will ask for them"
+        self._say(f"the broadcast holds {broadcast.how}{note}")
+
 
 def _check(model: Model | None, options: Mapping[str, Any]) -> None:
+    from fedsim.tasks.given import task_of
+
     known = signature(task_of).parameters.keys() - {"model", "arrays"}
     for name in options:
         if name not in known:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import FitIns, FitRes, Parameters, Scalar
@@ -19,12 +19,14 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedsim.capture import CaptureStore, Kind
-from fedsim.cell import CaptureConfig
+from fedsim.config.cell import CaptureConfig
 from fedsim.errors import ConfigError
-from fedsim.tasks.given import Model
+from fedsim.store.capture import CaptureStore, Kind
 from server.recorder import Recorder
 from server.wrapper import Wrapper
+
+if TYPE_CHECKING:  # which imports torch
+    from fedsim.tasks.given import Model
 
 
 class Eavesdropper(Wrapper):
@@ -37,8 +39,8 @@ class Eavesdropper(Wrapper):
 
     Args:
         inner: the strategy that configures rounds and aggregates.
-        captures: folder to write to, in the format of ``fedsim.capture``. It belongs to one run: if
-            it holds another run's captures, ``captures-2`` is used, and so on.
+        captures: folder to write to, in the format of ``fedsim.store.capture``. It belongs to one
+            run: if it holds another run's captures, ``captures-2`` is used, and so on.
         policy: which rounds, clients and tensors to keep; all by default.
         on_round: called with each round whose captures are written, in the thread that trains:
             before the next round, or, where the writing takes longer, after it.

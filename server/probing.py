@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedsim.cell import CaptureConfig
+from fedsim.config.cell import CaptureConfig
 from server.participation import Some, failure
 from server.wrapper import Wrapper
 

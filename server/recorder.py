@@ -7,25 +7,27 @@ from dataclasses import replace
 from functools import cached_property, partial
 from logging import INFO
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from flwr.app import Message
 from flwr.common import FitIns, FitRes
 from flwr.common.logger import log
 from flwr.server.client_proxy import ClientProxy
 
-from fedsim.build import suggest
-from fedsim.capture import CaptureStore, Kind
-from fedsim.cell import CaptureConfig
+from fedsim.config.build import suggest
+from fedsim.config.cell import CaptureConfig
 from fedsim.errors import ConfigError
-from fedsim.files import write_json
 from fedsim.knowledge import Fact, Knowledge
-from fedsim.tasks.given import Model
+from fedsim.store.capture import CaptureStore, Kind
+from fedsim.store.files import write_json
 from server.capture_writer import CaptureWriter
 from server.cohorts import pooled_equal
 from server.description import Description, claim
 from server.guest import Guest
 from server.replies import Arrays, Reply, Sent
+
+if TYPE_CHECKING:  # which imports torch
+    from fedsim.tasks.given import Model
 
 _PROTOCOL: frozenset[Fact] = frozenset(
     {"batch_size", "local_steps", "learning_rate", "optimizer", "train_mode"}
@@ -86,7 +88,7 @@ class Recorder:
 
     @cached_property
     def _writer(self) -> CaptureWriter:
-        return CaptureWriter(self.store, self.policy.dtype, self.on_round)
+        return CaptureWriter(self.store, self.on_round)
 
     def flush(self) -> None:
         """Wait until all captures so far are on disk; raises where other faults do."""

@@ -13,11 +13,11 @@ from flwr.app import ArrayRecord, Message
 from flwr.common import FitIns, FitRes, Parameters
 from flwr.server.client_proxy import ClientProxy
 
-from fedsim.capture import Kind, Setting, client_of
 from fedsim.errors import StoreError
 from fedsim.knowledge import Knowledge
 from fedsim.reply_kind import cosine
-from fedsim.tensor_bytes import check_storable
+from fedsim.store.capture import Kind, Setting, client_of
+from fedsim.store.tensor_bytes import check_storable
 from fedsim.wire import ReplyFacts, arrays_of, view, view_of
 from server.stated_facts import stated
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedsim.capture import Kind
 from fedsim.errors import ConfigError
-from fedsim.tasks.given import Model
+from fedsim.store.capture import Kind
 from server.recorder import Recorder
+
+if TYPE_CHECKING:  # which imports torch
+    from fedsim.tasks.given import Model
 
 
 class Tap:

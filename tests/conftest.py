@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.supercore.task_identity import TaskIdentity
 
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
@@ -48,6 +49,13 @@ def eager_threads() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def flower_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower makes messages inside of a task only."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 @pytest.fixture

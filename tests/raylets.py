@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,18 +33,17 @@ class Nodes:
     logs: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def add(self, name: str, *options: str, before: Sequence[str] = ()) -> None:
+    def add(self, name: str, *options: str) -> None:
         """Start a node and wait until it is part of the cluster.
 
         Args:
             name: of the node.
             options: of ``ray start``.
-            before: command line that runs ``ray``, such as ``unshare -m``.
         """
         code = "import sys; from ray.scripts.scripts import main; sys.exit(main())"
         ray = [sys.executable, "-c", code, "start", "--block", "--num-gpus=0", *options]
         self.processes[name] = subprocess.Popen(
-            [*before, *ray, "--disable-usage-stats", "--object-store-memory=100000000"],
+            [*ray, "--disable-usage-stats", "--object-store-memory=100000000"],
             stdout=(self.logs / f"{name}.log").open("wb"),
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -8,9 +8,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedsim.accountant import Schedule, Turn, epsilon, noise_multiplier
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
 from tests.gaussian import DELTA, analytic_gaussian
 
 PART: dict[str, object] = {"protocol": "fedavg", "batch_size": 4, "client_rows": 6}

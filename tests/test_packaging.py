@@ -20,9 +20,9 @@ from experiments.origin import PACKAGES, check_origin
 from experiments.plan.cells import make_cells
 from experiments.plan.config import load_plan, shipped
 from experiments.plan.entries import entries
+from fedsim.config.toml_source import read_toml
 from fedsim.errors import ConfigError
-from fedsim.files import SCHEMA
-from fedsim.toml_source import read_toml
+from fedsim.store.files import SCHEMA
 from hatch_build import PARTS
 
 ROOT = Path(__file__).resolve().parent.parent

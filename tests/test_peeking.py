@@ -16,11 +16,11 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.images.evidence import NOTE, SMOOTHED
 from attacks.scheduling.jobs import JobSpec
 from attacks.scheduling.worker import run_job
-from fedsim.capture import CaptureStore, Observation
-from fedsim.files import load_tensors
 from fedsim.records import JobRecord
+from fedsim.store.capture import CaptureStore, Observation
+from fedsim.store.files import load_tensors
+from fedsim.store.truth import TruthStore
 from fedsim.tasks.base import Task
-from fedsim.truth import TruthStore
 from fedsim.types import Batch
 from tests.contract_cases import ATTACK_CASES, RUNS, Cell, jobs
 
@@ -50,12 +50,7 @@ def undisturbed(cells: dict[Cell, Path], tmp_path_factory: pytest.TempPathFactor
 
 
 PAIRS = sorted(
-    {
-        (name, kind)
-        for name, attack in ATTACKS.items()
-        for kind in ("image", "text", "language")
-        if attack.infers != "properties"
-    }
+    {(name, kind) for name, attack in ATTACKS.items() for kind in ("image", "text", "language")}
     | {*RUNS}
 )
 

@@ -12,9 +12,9 @@ from torch import nn
 from attacks.images.generators import GENERATORS, build_generator
 from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
+from fedsim.config.setting import load_setting
 from fedsim.models import IMAGE_MODELS, TEXT_MODELS, transformer
-from fedsim.setting import load_setting
-from fedsim.settings import poisoned
+from fedsim.process import poisoned
 from fedsim.tasks.text import TextTask
 from fedsim.tasks.weights import initial_weights
 from tests.apps.cases import IMAGES, TEXT, Make, left_by, merge, simulate

@@ -26,14 +26,13 @@ FLAGS = {"enabled", "benchmark", "deterministic", "allow_tf32", "ENABLE_RAY_CLUS
 """Attributes of torch's backends and of Ray's modules."""
 ELSEWHERE = {
     "attacks/scheduling/cluster.py": "the command's thread, outside the time of its jobs",
-    "attacks/scheduling/fork_server.py": "a process with one thread",
+    "attacks/scheduling/isolation.py": "a process that runs one job, before it does",
     "experiments/cli.py": "the command's thread, as it starts and as it ends",
     "experiments/extras/watch/watch.py": "the page's own process, as it starts",
     "fedsim/__init__.py": "at the import, and only where it is not set",
     "fedsim/data/tables.py": "off for good, whichever thread comes first",
-    "fedsim/devices.py": "at the import, and only where it is not set",
-    "fedsim/named_code.py": "the command's thread, before anything is loaded",
-    "fedsim/settings.py": "functions that only ``unchanged`` calls, which has the lock",
+    "fedsim/config/named_code.py": "the command's thread, before anything is loaded",
+    "fedsim/process.py": "what ``unchanged`` calls, under the lock; at the import",
     "server/grids/local.py": "the same level for good, whichever thread comes first",
 }
 """Files whose switches need no lock, and why."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.report.page import environment
-from experiments.report.tables import Table, to_csv, to_latex, to_markdown
+from experiments.report.tables import Table, to_csv
 from fedsim.visible import escaped, inert, say, visible, visible_line
 
 HIDDEN = "\x00\x07\x1b\x7f\x85\x9b\u061c\u200e\u202e\u2066\u2069\u2028\ufeff\ud800\U000e0041\r\x0b"
@@ -43,9 +43,10 @@ def test_letters_of_every_script_stay(text: str) -> None:
 @many
 @given(TEXTS)
 def test_no_form_of_a_table_or_page_hides_anything(text: str) -> None:
-    table = Table("t", text, ("name", text or "x"), ((text, 1), (text, None)))
+    key = text or "x"
+    table = Table("t", text, ({"name": text, key: 1}, {"name": text, key: None}))
     page = environment().from_string("<p title='{{ x }}'>{{ x }}</p>{{ x|bound }}").render(x=text)
-    forms = [to_csv(table), to_markdown(table), to_latex(table), page, escaped(text), inert(text)]
+    forms = [to_csv(table), page, escaped(text), inert(text)]
     for form in forms:
         assert not SEEN.search(form)
         form.encode()

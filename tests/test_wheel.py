@@ -43,7 +43,8 @@ def test_plugins_and_readers_import_from_a_wheel(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(template)
     program = (
         "import mine, fedsim\n"
-        "from fedsim.api import Run, render\n"
+        "from fedsim.api import Run\n"
+        "from fedsim.api.calls import render\n"
         "print(fedsim.__file__, mine.ClassMean.__mro__[1].__module__, render.__module__)"
     )
     done = subprocess.run(

@@ -60,7 +60,7 @@ class NextWords(Generic[E_co]):
         ids: words tried, int64 ``(prefix, choice)``.
         score: what speaks for the prefix with the word, the same shape; minus infinity excludes it.
         ended: the prefixes that may end here, as sentences.
-        tried: most prefixes that ``extend`` is asked for.
+        tried: most prefixes that ``extend`` is asked for; 0 ends the search.
         kept: most of these that go on.
     """
 
@@ -141,7 +141,7 @@ def grow(
         if top is not None:
             waited = 0 if best is None or top > best else waited + 1
             best = top if best is None else max(best, top)
-        if words is None or waited > stale:
+        if words is None or waited > stale or not words.tried:
             break
         choice, score = words.ids.shape[1], words.score.flatten()
         likely = _chosen(score, words.tried, prefixes, words.ids, spread)
@@ -155,11 +155,12 @@ def _chosen(
     score: Tensor, count: int, prefixes: Prefixes, words: Tensor | None, spread: Spread | None
 ) -> Tensor:
     """The best ``count`` of prefixes, or of each prefix with one of its next words."""
-    order = score.argsort(descending=True)
-    order = order[score[order] > -torch.inf]
     length = prefixes.length + (words is not None)
     if spread is None or not spread.shortest <= length <= spread.longest:
-        return order[:count]
+        best, order = score.topk(min(count, len(score)))
+        return order[best > -torch.inf]
+    order = score.argsort(descending=True)
+    order = order[score[order] > -torch.inf]
     column = spread.column % length
     if words is None:
         shown = prefixes.ids[order, column]

@@ -18,10 +18,10 @@ from attacks.observed.word_rows import (
     standing_out,
     without_head,
 )
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 
-BagRule: TypeAlias = Literal["auto", "rows", "noise", "energy", "tied", "none"]
+BagRule: TypeAlias = Literal["auto", "noise", "none"]
 _FAR_ROW = 100.0
 """Squared length of a tied row, in medians, from which the head does not explain it."""
 _ROW_ENERGY = 1e-14
@@ -46,17 +46,15 @@ def read_bag(
     observation: Observation,
     network: nn.Module,
     rule: BagRule,
-    threshold: float,
     device: torch.device,
 ) -> Bag:
     """The words whose rows stand out by ``rule``, and the longest sentence by the position rows.
 
-    ``rows`` takes every nonzero row, and ``noise`` every row with a coordinate beyond
-    ``sigma sqrt(2 ln width)`` (both FILM, 2022). ``energy`` takes rows whose squared norm exceeds
-    that of noise by more than ``threshold`` standard deviations, and ``tied`` rows that a tied head
-    does not explain. ``auto`` is ``tied`` for a tied head and ``rows`` otherwise; if that finds no
-    row or every row, it is ``energy``. Under noise a tied table also yields absent words that the
-    model considers plausible, because of the head's gradient.
+    ``noise`` takes every row with a coordinate beyond ``sigma sqrt(2 ln width)`` (FILM, 2022).
+    ``auto`` takes every nonzero row, or of a tied table those that the head does not explain; if
+    these are none or all, it takes rows whose squared norm exceeds that of noise
+    (``standing_out``). Under noise a tied table also yields absent words that the model considers
+    plausible, because of the head's gradient.
 
     Raises:
         CannotAttack: the word embeddings were not sent, or no row stands out.
@@ -65,24 +63,21 @@ def read_bag(
     words, positions = tables.words, tables.positions
     sigma = granted_noise(observation)
     noise = noise_variance(words) if sigma is None else sigma**2
-    chosen = ("tied" if tables.tied else "rows") if rule == "auto" else rule
-    if chosen == "rows":
-        ids = torch.nonzero((words != 0).any(1))[:, 0]
-    elif chosen == "noise":
+    if rule == "noise":
         bound = math.sqrt(2 * noise * math.log(words.shape[1]))
         ids = torch.nonzero(words.abs().amax(1) > bound)[:, 0]
-    elif chosen == "energy":
-        ids = standing_out(words, noise, threshold)
-    else:
+    elif tables.tied:
         ids = _tied(words, positions, observation.knowledge.num_examples)
+    else:
+        ids = torch.nonzero(words.any(1))[:, 0]
     if rule == "auto" and not 0 < len(ids) < len(words):
-        ids = standing_out(words, noise, threshold)
+        ids = standing_out(words, noise)
     if not len(ids):
         raise CannotAttack(
-            f"no row of the word embeddings stands out by bag = {chosen!r}",
+            f"no row of the word embeddings stands out by bag = {rule!r}",
             "Choose another rule, or bag = 'none' to search with the language model alone.",
         )
-    return Bag(ids, _longest(positions, noise, threshold))
+    return Bag(ids, _longest(positions, noise))
 
 
 def _tied(words: Tensor, positions: Tensor, count: int | None) -> Tensor:
@@ -111,9 +106,9 @@ def far_from_head(words: Tensor) -> Tensor:
     return far
 
 
-def _longest(positions: Tensor, noise: float, threshold: float) -> int | None:
+def _longest(positions: Tensor, noise: float) -> int | None:
     """One more than the positions in use, as a causal model's last token leaves no trace."""
     used = torch.nonzero((positions != 0).any(1))[:, 0]
     if len(used) == len(positions):
-        used = standing_out(positions, noise, threshold)
+        used = standing_out(positions, noise)
     return int(used[-1]) + 2 if len(used) else None

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attacks.base import Job
+from attacks.engine.beam import NextWords, Prefixes, Sentence, grow
 from attacks.film.bag import Bag
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.language_modelling import LanguageModelling
 
-_UNCOVERED = 1000.0
-"""Nats taken off a beam that leaves no room for a word it has to hold; more than any sentence
-costs."""
+_REPEATED = 1000.0  # nats off for each repetition, which the authors' code forbids
+_LONGEST = 40  # tokens of a sentence where the position rows do not tell, as in the paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +29,7 @@ class Grammar:
         may_end: whether a sentence may have this many tokens, bool ``(longest + 1,)``.
         end: the token that ends a sentence and counts in its length; None if nothing marks the end.
         ngram: length of the n-grams that should not occur twice; 0 permits any.
-        penalty: nats subtracted for each earlier occurrence of the n-gram that a token completes.
         banned: n-grams that count as having occurred before, int64 ``(n-gram, ngram)``.
-        cover: whether a sentence has to hold every word.
     """
 
     words: Tensor
@@ -40,9 +37,7 @@ class Grammar:
     may_end: Tensor
     end: int | None
     ngram: int
-    penalty: float
     banned: Tensor
-    cover: bool = False
 
     @property
     def longest(self) -> int:
@@ -75,16 +70,9 @@ class Grammar:
 
 
 def read_grammar(
-    observation: Observation,
-    task: LanguageModelling,
-    bag: Bag,
-    *,
-    max_tokens: int,
-    ngram: int,
-    penalty: float,
-    cover: bool,
+    observation: Observation, task: LanguageModelling, bag: Bag, ngram: int
 ) -> Grammar:
-    """The grammar from the facts about the batch and FILM's options of the same names.
+    """The grammar from the facts about the batch and FILM's option of that name.
 
     Raises:
         CannotAttack: there is no word to choose from.
@@ -102,7 +90,7 @@ def read_grammar(
     else:
         first = [word for word in words.tolist() if task.text([word])[:1].isupper()]
         starts = torch.tensor(first or words.tolist(), device=words.device)[:, None]
-    longest = min(bag.longest or max_tokens, task.max_length)
+    longest = min(bag.longest or _LONGEST, task.max_length)
     single = bag.longest is not None and observation.knowledge.num_examples == 1
     may_end = torch.zeros(longest + 1, dtype=torch.bool)
     if observation.knowledge.lengths is not None:
@@ -113,102 +101,70 @@ def read_grammar(
     else:
         may_end[starts.shape[1] + 1 + (end is not None) :] = True
     banned = torch.zeros(0, ngram, dtype=torch.int64, device=words.device)
-    cover = cover and single and len(words) <= longest - starts.shape[1]
-    return Grammar(words, starts, may_end, end, ngram, penalty, banned, cover)
-
-
-@dataclass(frozen=True, slots=True)
-class BeamSentence:
-    """A sentence with its start and end.
-
-    Attributes:
-        score: mean over its tokens of log-probability, in nats.
-    """
-
-    tokens: tuple[int, ...]
-    score: float
+    return Grammar(words, starts, may_end, end, ngram, banned)
 
 
 @torch.no_grad()
-def search(
-    network: nn.Module,
-    grammar: Grammar,
-    width: int,
-    *,
-    whole: bool = False,
-    expired: Callable[[], bool] = lambda: False,
-) -> list[BeamSentence]:
-    """The likeliest sentences, best first; unfinished ones if ``expired`` ends the search early.
+def search(network: nn.Module, grammar: Grammar, width: int, job: Job) -> list[Sentence]:
+    """The likeliest sentences, best first; unfinished ones if the job ends the search early.
 
-    Beams are ranked by the sum of log-probabilities, and finished sentences by their mean, since
-    these differ in length. If every word has to occur, beams would put off the words that are hard
-    to place; the first use of a word therefore earns a credit of minus its mean log-probability.
+    Prefixes are ranked by the sum of log-probabilities, and sentences by their mean over tokens in
+    nats, since these differ in length.
 
     Args:
         network: a causal model of transformers, in eval mode.
         grammar: with ``words`` ascending.
-        width: number of beams kept after each token.
-        whole: normalise over the whole vocabulary; otherwise over the allowed words, so that only
-            their rows of the head are computed.
-        expired: asked before each token.
+        width: number of prefixes kept after each token.
+        job: its time and its budget of work.
     """
-    from transformers import DynamicCache
+    starts = grammar.starts
+    prefixes = Prefixes(starts, torch.zeros(len(starts), device=starts.device))
+    sentences = grow(_Fluent(network, grammar, width), prefixes, grammar.longest, job)
+    return sorted(sentences, key=lambda sentence: -sentence.score)
 
-    body: Any = network.base_model
-    table: Tensor = network.get_output_embeddings().weight  # type: ignore[operator]
-    words, end = grammar.words, grammar.end
-    head = table[words] if end is None else torch.cat([table[words], table[[end]]])
-    beams, cache = grammar.starts, DynamicCache()
-    scores = torch.zeros(len(beams), device=beams.device)
-    unused = beams[:, -1:] != words
-    credit = _credit(body, head, words) if grammar.cover else torch.zeros_like(scores)
-    newest, begun, done = beams, beams.shape[1], list[BeamSentence]()
-    while beams.shape[1] < grammar.longest and not expired():
-        whole_text = torch.ones_like(beams)  # transformers warns if no mask is given
-        seen = body(
-            input_ids=newest, attention_mask=whole_text, past_key_values=cache, use_cache=True
+
+class _Fluent:
+    """Scores prefixes by the log-probability that a language model gives them."""
+
+    def __init__(self, network: nn.Module, grammar: Grammar, width: int) -> None:
+        from transformers import DynamicCache
+
+        self._body: Any = network.base_model
+        self._table: Tensor = network.get_output_embeddings().weight  # type: ignore[operator]
+        self._grammar, self._width = grammar, width
+        self._cache, self._ends = DynamicCache(), False
+
+    def score(self, prefixes: Prefixes) -> NextWords[Sentence]:
+        """All words, and the prefixes with the end token if they may have it."""
+        ids, grammar = prefixes.ids, self._grammar
+        seen = self._body(
+            input_ids=ids[:, -1:],
+            attention_mask=torch.ones_like(ids),  # transformers warns if no mask is given
+            past_key_values=self._cache,
+            use_cache=True,
         )
-        hidden = seen.last_hidden_state[:, -1]
-        logits = hidden @ head.T
-        norm = (hidden @ table.T if whole else logits).logsumexp(1, keepdim=True)
-        total = scores[:, None] + logits - norm
-        length = beams.shape[1] + 1
-        if end is not None:
-            if grammar.may_end[length]:
-                done += _ended(beams, total[:, -1], end, begun)
-            total = total[:, :-1]
-        total = total - grammar.penalty * grammar.repeats(beams)
-        if grammar.cover:
-            slots = grammar.longest - (end is not None) - beams.shape[1]
-            total = total + credit * unused
-            total -= _UNCOVERED * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
-        scores, best = total.flatten().topk(min(width, total.numel()))
-        parents, places = best // len(words), best % len(words)
-        newest = words[places][:, None]
-        beams = torch.cat([beams[parents], newest], 1)
-        cache.reorder_cache(parents)
-        unused = unused[parents] & (newest != words)
-    if end is None or not done:
-        done = [
-            BeamSentence(tuple(beam), score / max(len(beam) - begun, 1))
-            for beam, score in zip(beams.tolist(), scores.tolist(), strict=True)
-        ]
-    return sorted(done, key=lambda sentence: -sentence.score)
+        logs = (seen.last_hidden_state[:, -1] @ self._table.T).log_softmax(1)
+        ended: list[Sentence] = []
+        if grammar.end is not None and grammar.may_end[prefixes.length + 1]:
+            ended = self._sentences(ids, prefixes.score + logs[:, grammar.end], grammar.end)
+        total = prefixes.score[:, None] + logs[:, grammar.words]
+        total = total - _REPEATED * grammar.repeats(ids)
+        return NextWords(grammar.words.expand_as(total), total, ended, self._width, self._width)
 
+    def extend(
+        self, prefixes: Prefixes, words: NextWords[Sentence], rows: Tensor, columns: Tensor
+    ) -> Prefixes:
+        """The prefixes ``rows`` with the words in ``columns``."""
+        self._cache.reorder_cache(rows)
+        ids = prefixes.longer(rows, words.ids[rows, columns])
+        return Prefixes(ids, words.score[rows, columns])
 
-def _credit(body: Any, head: Tensor, words: Tensor) -> Tensor:  # noqa: ANN401
-    """Minus the log of each word's mean probability over all preceding words, nats ``(word,)``."""
-    each = words[:, None]
-    seen = body(input_ids=each, attention_mask=torch.ones_like(each), use_cache=False)
-    hidden = seen.last_hidden_state[:, -1]
-    shares = (hidden @ head.T).log_softmax(1)[:, : len(words)]
-    credit: Tensor = math.log(len(words)) - shares.logsumexp(0)
-    return credit
+    def finish(self, prefixes: Prefixes) -> list[Sentence]:
+        """The prefixes as they are, where no sentence has ended."""
+        return [] if self._ends else self._sentences(prefixes.ids, prefixes.score)
 
-
-def _ended(beams: Tensor, totals: Tensor, end: int, begun: int) -> list[BeamSentence]:
-    length = beams.shape[1] + 1 - begun
-    return [
-        BeamSentence((*beam, end), total / length)
-        for beam, total in zip(beams.tolist(), totals.tolist(), strict=True)
-    ]
+    def _sentences(self, ids: Tensor, totals: Tensor, *end: int) -> list[Sentence]:
+        self._ends = True
+        length = max(ids.shape[1] + len(end) - self._grammar.starts.shape[1], 1)
+        pairs = zip(totals.tolist(), ids.tolist(), strict=True)
+        return [Sentence(total / length, (*line, *end)) for total, line in pairs]

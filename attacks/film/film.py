@@ -16,9 +16,9 @@ from attacks.film.bag import Bag, BagRule, read_bag
 from attacks.film.beam import Grammar, read_grammar, search
 from attacks.film.phrases import Fluency, Phrases, TokenIds, Words, improve
 from attacks.tokens.attacked_model import AttackedModel
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.types import Batch
@@ -45,14 +45,8 @@ class FILM(Attack):
     Attributes:
         bag: the rows that count as words, see ``attacks.film.bag.read_bag``. ``none`` is a control
             that searches with the language model alone.
-        threshold: for ``bag = "energy"``, in standard deviations of the noise.
         beams: width of the search.
-        shares: normalisation of the probabilities: over the whole ``vocabulary``, or over the words
-            of the ``bag``, which needs only their rows of the head.
-        cover: require a single example of known length to hold every word found; not in the paper.
         ngram: length of the n-grams that a sentence should not repeat; 0 permits any.
-        penalty: nats for each repetition; the default forbids them, as the authors' code does.
-        max_tokens: longest sentence, if the position rows do not reveal the length.
         sentences: largest number of sentences searched for.
         beta: weight of the gradient norm relative to the perplexity.
         phrase_steps: number of phrase-moving steps, each of ``candidates`` moves.
@@ -65,13 +59,8 @@ class FILM(Attack):
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
 
     bag: BagRule = "auto"
-    threshold: Annotated[float, Field(gt=0)] = 5.0
     beams: Annotated[int, Field(ge=1)] = 32
-    shares: Literal["bag", "vocabulary"] = "vocabulary"
-    cover: bool = False
     ngram: Annotated[int, Field(ge=0)] = 2
-    penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1000.0
-    max_tokens: Annotated[int, Field(ge=3)] = 40
     sentences: Annotated[int, Field(ge=1, le=100)] = 1
     beta: Annotated[float, Field(ge=0)] = 1.0
     phrase_steps: Annotated[int, Field(ge=0)] = 200
@@ -91,20 +80,15 @@ class FILM(Attack):
             )
         network = task.model(observation.sent, device=job.device)
         observation = AttackedModel.of(observation, task, network).observation
-        grammar = self._grammar(observation, task, self._bag(observation, task, network, job))
+        bag = self._bag(observation, task, network, job)
+        grammar = read_grammar(observation, task, bag, self.ngram)
         score = Fluency(network, self.beta)
         guessed: dict[TokenIds, float] = {}
         guess: Certificate = "guess"
         trace, start = [], time.monotonic()
         for step in range(1, self.sentences + 1):
-            beams = search(
-                network,
-                grammar,
-                self.beams,
-                whole=self.shares == "vocabulary",
-                expired=lambda: job.expired,
-            )
-            best = next((f.tokens for f in beams if f.tokens not in guessed), beams[0].tokens)
+            beams = search(network, grammar, self.beams, job)
+            best = next((beam.ids for beam in beams if beam.ids not in guessed), beams[0].ids)
             sentence, objective = self._improve(best, task, network, grammar, score, rng, job)
             guessed.setdefault(sentence, objective)
             job.report(step, objective, task.text(sentence))
@@ -127,24 +111,13 @@ class FILM(Attack):
             expired=job.expired,
         )
 
-    def _grammar(self, observation: Observation, task: LanguageModelling, bag: Bag) -> Grammar:
-        return read_grammar(
-            observation,
-            task,
-            bag,
-            max_tokens=self.max_tokens,
-            ngram=self.ngram,
-            penalty=self.penalty,
-            cover=self.cover,
-        )
-
     def _bag(
         self, observation: Observation, task: LanguageModelling, network: nn.Module, job: Job
     ) -> Bag:
         """The words to search with."""
         if self.bag == "none":
             return Bag(torch.arange(len(task.tokenizer), device=job.device), None)
-        return read_bag(observation, network, self.bag, self.threshold, job.device)
+        return read_bag(observation, network, self.bag, job.device)
 
     def _improve(
         self,

@@ -22,8 +22,8 @@ from attacks.observed.known_labels import known_labels
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import replay
 from attacks.observed.simulated_steps import SimulatedSteps
-from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -139,8 +139,7 @@ class Bayes(ImageMatching):
 
     def search(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:
         """A lane is one restart of one victim."""
-        likely, prior = victims.evidence, victims.prior.to(torch.float32)
-        assert likely is not None
+        likely, prior = victims.loss.evidence, victims.prior.to(torch.float32)
         shape = victims.labels.shape[1], prior.variances.numel()
         return best_restarts(
             victims,

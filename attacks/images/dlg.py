@@ -19,15 +19,16 @@ from attacks.observed.distance import squared_error
 from attacks.observed.known_labels import known_labels
 from attacks.observed.replay import Replay, replay, step_length
 from attacks.observed.single_target import scale_note, unscaled
-from fedsim.capture import Observation
 from fedsim.defenses.base import Defense, Distortion
 from fedsim.defenses.chain import Chain
 from fedsim.knowledge import Fact
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
+_PATIENCE = 15
 _PROGRESS = 0.6
-"""Share of its objective to which ``patience`` steps must bring a start that is not given up; one
+"""Share of its objective to which so many outer steps must bring a start that is not given up; one
 that converges does better."""
 
 
@@ -47,7 +48,6 @@ class DLG(Attack):
         restarts: starts at most.
         tolerance: the search ends below ``tolerance * ||gradient||^2``; on LeNet with B=1, 1e-8
             leaves a mean squared error of some 5e-5 a pixel, and 1e-6 about 4e-3.
-        patience: outer steps after which a start that made too little progress is given up.
         start: pixels drawn from N(0, 1), ``normal``, as in the paper, or from N(0.5, 0.1^2),
             ``grey``, from where two images of a LeNet come close that the other start misses.
         labels: ``auto`` fixes the labels where the threat model grants them; ``joint`` never does.
@@ -66,7 +66,6 @@ class DLG(Attack):
     steps: Annotated[int, Field(ge=1)] = 300
     restarts: Annotated[int, Field(ge=1)] = 8
     tolerance: Annotated[float, Field(ge=0)] = 1e-8
-    patience: Annotated[int, Field(ge=1)] = 15
     start: Literal["normal", "grey"] = "normal"
     labels: Literal["auto", "joint"] = "auto"
     adaptive: bool = False
@@ -150,7 +149,7 @@ class DLG(Attack):
             done = best.lowest <= goal
             if done or job.expired:
                 break
-            if stalled(start.objectives, self.patience, _PROGRESS):
+            if stalled(start.objectives, _PATIENCE, _PROGRESS):
                 start = next(fresh, best)
         images, logits = (tensor[0] for tensor in best.best.candidate)
         if classes is None:

@@ -10,8 +10,8 @@ import torch
 from attacks.base import Job, Reconstruction
 from attacks.images.victims import Evidence
 from attacks.observed.pixel_prior import PixelPrior
-from fedsim.capture import Observation
 from fedsim.records import Certificate
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 

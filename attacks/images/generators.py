@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.images.generator import Generator
-from fedsim.build import registry, suggest
+from fedsim.config.build import registry, suggest
 from fedsim.errors import CannotAttack
 from fedsim.seeds import generator, seeded
 

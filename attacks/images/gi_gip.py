@@ -16,9 +16,9 @@ from attacks.engine.descent import BestIterates, Objective, descend, drawn
 from attacks.images.generator import Generator, load_weights, read_weights
 from attacks.images.generators import build_generator
 from attacks.images.image_losses import total_variation
-from attacks.images.image_matching import RegularisedMatching
+from attacks.images.image_matching import ImageMatching
 from attacks.images.victims import Evidence, MatchingLoss, VictimGroup
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, state
 from fedsim.types import Tensors
 
@@ -30,7 +30,7 @@ _LATENT_RATE = 0.2
 
 
 @dataclass(frozen=True)
-class GIGIP(RegularisedMatching):
+class GIGIP(ImageMatching):
     """Match gradients by searching a generator's latents and then its weights.
 
     Jeon et al. 2021, "Gradient Inversion with Generative Image Prior" (GIAS): both stages minimise
@@ -41,14 +41,14 @@ class GIGIP(RegularisedMatching):
     for every image of every victim that shares the lanes. Labels are those of ``inverting``, and so
     is what a prior makes of the guess in the end.
 
-    If ``adaptive`` and no batch statistics are matched, both stages maximise a posterior
-    probability instead: the likelihood of the update under the defense, see
-    ``attacks.images.image_losses``, times that of the latents, N(0, 1), or in the second stage of
-    the images, see ``attacks.observed.pixel_prior``. No weights of regularisers take part. A fixed
-    weight is too large where the distance is small at any image, as under pruning, and too small
-    under signs and noise.
+    If ``adaptive``, both stages maximise a posterior probability instead: the likelihood of the
+    update under the defense, see ``attacks.images.image_losses``, times that of the latents,
+    N(0, 1), or in the second stage of the images, see ``attacks.observed.pixel_prior``. No weights
+    of regularisers take part. A fixed weight is too large where the distance is small at any image,
+    as under pruning, and too small under signs and noise.
 
     Attributes:
+        total_variation: weight of that of the images.
         latent_steps: number of steps in the first stage.
         weight_steps: number of steps in the second stage.
         weight_rate: learning rate of Adam in the second stage; ``components`` need 1e-4.
@@ -90,7 +90,7 @@ class GIGIP(RegularisedMatching):
             weights = read_weights(self.generator_weights)
         load_weights(generator, weights, self.generator_weights or "what was prepared")
         generator.to(victims.job.device).requires_grad_(False)
-        likely = victims.evidence if self.adaptive else None
+        likely = victims.loss.evidence if self.adaptive else None
         shape = victims.labels.shape[1], self.latent
         starts = drawn(
             victims.rngs, self.restarts, lambda rng: START * torch.randn(shape, generator=rng)

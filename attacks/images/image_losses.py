@@ -20,10 +20,10 @@ from attacks.images.likelihoods import (
 from attacks.observed.declared import declared, granted_noise
 from attacks.observed.distance import EPSILON, cosine_distance
 from attacks.observed.replay import Replay, step_length
-from fedsim.capture import Observation
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
 from fedsim.magnitudes import median_magnitude
+from fedsim.store.capture import Observation
 from fedsim.types import Batch, Tensors
 
 ImageForm: TypeAlias = Literal["cosine", "support", "ranks", "signs", "interval", "lengths"]

@@ -14,18 +14,17 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
-from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
 from attacks.images.evidence import guarded, pixel_prior, unlikelihood
-from attacks.images.image_losses import ImageLoss, matching_loss
+from attacks.images.image_losses import matching_loss
 from attacks.images.victims import RoundsLoss, VictimGroup
 from attacks.observed.declared import recovered
 from attacks.observed.known_labels import known_labels
 from attacks.observed.labels import find_head, infer_label, round_counts
 from attacks.observed.replay import replay
 from attacks.observed.same_rows import round_by_round
-from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
 from fedsim.knowledge import Fact
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
@@ -116,27 +115,22 @@ class ImageMatching(Attack, ABC):
         if self.over_rounds:
             return None
         victims = self._victims([observation], task, [rng], job)
-        if victims.evidence is None:
-            return None
         observed = {name: value[0] for name, value in victims.observed.items()}
         return [
-            unlikelihood(batch.to(job.device), victims.prior, victims.evidence, observed)[0]
+            unlikelihood(batch.to(job.device), victims.prior, victims.loss.evidence, observed)[0]
             for batch in batches
         ]
 
     def _likeliest(self, victims: VictimGroup, task: Task) -> list[Reconstruction]:
         """What the search found, or what the prior of images makes likelier of it."""
-        guesses, evidence = self.search(victims, task), victims.evidence
-        if evidence is None:
-            return guesses
         return [
             guarded(
                 guess,
                 victims.prior,
-                evidence,
+                victims.loss.evidence,
                 {name: value[victim] for name, value in victims.observed.items()},
             )
-            for victim, guess in enumerate(guesses)
+            for victim, guess in enumerate(self.search(victims, task))
         ]
 
     def _victims(
@@ -159,45 +153,6 @@ class ImageMatching(Attack, ABC):
         loss = matching_loss(model, observations[0], adaptive=self.adaptive)
         prior = pixel_prior(observations[0], task, job)
         return VictimGroup(loss, labels.to(job.device), observed, prior, rngs, job)
-
-
-@dataclass(frozen=True)
-class RegularisedMatching(ImageMatching, ABC):
-    """Minimises the distance of gradients with a weight for each regulariser.
-
-    Attributes:
-        total_variation: weight of TV, see ``attacks.images.image_losses``.
-        batch_statistics: weight of the distance of the batch statistics, see
-            ``attacks.images.batch_statistics``; it is part of the matching loss.
-    """
-
-    total_variation: Annotated[float, Field(ge=0)] = 3e-3
-    batch_statistics: Annotated[float, Field(ge=0)] = 0.0
-
-    def _victims(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-    ) -> VictimGroup:
-        seen = super()._victims(observations, task, rngs, job)
-        if not self.batch_statistics:
-            return seen
-        assert isinstance(seen.loss, ImageLoss)
-        by_victim = [
-            observed_statistics(observation, seen.loss.model.network)
-            for observation in observations
-        ]
-        statistics = {
-            name: torch.stack([sent[name] for sent in by_victim]).to(job.device)
-            for name in by_victim[0]
-        }
-        return replace(
-            seen,
-            loss=StatisticsLoss(seen.loss, self.batch_statistics),
-            observed=seen.observed | statistics,
-        )
 
 
 def over_rounds(

@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.base import Reconstruction
 from attacks.engine.descent import Objective
 from attacks.images.image_losses import total_variation
-from attacks.images.image_matching import RegularisedMatching
+from attacks.images.image_matching import ImageMatching
 from attacks.images.restarts import best_restarts
 from attacks.images.victims import MatchingLoss, VictimGroup
 from fedsim.tasks.base import Task
@@ -25,7 +25,7 @@ DEVIATION = 0.25
 
 
 @dataclass(frozen=True)
-class Inverting(RegularisedMatching):
+class Inverting(ImageMatching):
     """Match gradients by cosine distance and total variation over the pixels of a batch.
 
     Inverting Gradients (Geiping et al. 2020) minimises ``1 - cosine + total_variation * TV(x)`` by
@@ -50,6 +50,7 @@ class Inverting(RegularisedMatching):
 
     title: ClassVar[str] = "Inverting Gradients"
 
+    total_variation: Annotated[float, Field(ge=0)] = 3e-3
     steps: Annotated[int, Field(ge=1)] = STEPS
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsim.threads import exclusive
+from fedsim.process import exclusive
 
 _WORK = 2e6
 """Multiplications below which oneDNN's copies cost more than it saves, on networks of three

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.images.batch_statistics import StatisticsLoss
 from attacks.images.image_losses import ImageLoss
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import Replay
@@ -34,7 +33,7 @@ class RoundsLoss:
         losses: one for each round.
     """
 
-    losses: tuple[ImageLoss | StatisticsLoss, ...]
+    losses: tuple[ImageLoss, ...]
 
     @property
     def model(self) -> Replay:
@@ -55,10 +54,9 @@ class RoundsLoss:
         return torch.stack(parts).mean()
 
     def evidence(self, images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
-        """The mean loss, and the sum of the surprises, of rounds without batch statistics."""
+        """The mean loss, and the sum of the surprises."""
         losses, surprises = [], []
         for i, loss in enumerate(self.losses):
-            assert isinstance(loss, ImageLoss)
             of_round = {name: value[i] for name, value in observed.items()}
             distance, surprise = loss.evidence(images, labels, of_round)
             losses.append(distance)
@@ -68,7 +66,7 @@ class RoundsLoss:
 
 Evidence: TypeAlias = Callable[[Tensor, Tensor, Tensors], tuple[Tensor, Tensor]]
 """(images, labels, observed) -> (matching loss, -log p(observed | images))."""
-MatchingLoss: TypeAlias = ImageLoss | StatisticsLoss | RoundsLoss
+MatchingLoss: TypeAlias = ImageLoss | RoundsLoss
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class VictimGroup:
 
     Attributes:
         labels: int64 ``(victim, example)``.
-        observed: gradients ``(victim, ...)`` in float32, and batch statistics to be matched.
+        observed: gradients ``(victim, ...)`` in float32.
         prior: what the attacker knows of images beforehand.
     """
 
@@ -87,15 +85,6 @@ class VictimGroup:
     prior: PixelPrior
     rngs: Sequence[torch.Generator]
     job: Job
-
-    @property
-    def evidence(self) -> Evidence | None:
-        """How likely images are; None where batch statistics are matched, which have no noise."""
-        losses = self.loss.losses if isinstance(self.loss, RoundsLoss) else (self.loss,)
-        if any(isinstance(loss, StatisticsLoss) for loss in losses):
-            return None
-        assert not isinstance(self.loss, StatisticsLoss)
-        return self.loss.evidence
 
     def lanes(self, victims: Sequence[int]) -> tuple[Tensor, Tensors]:
         """Labels and gradients of these victims, one lane each."""

@@ -30,11 +30,11 @@ from attacks.learned.simulated_updates import SimulatedUpdates
 from attacks.observed.declared import declared
 from attacks.observed.known_labels import known_labels
 from attacks.observed.replay import Replay, observed_gradient, replay
-from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.knowledge import Fact
 from fedsim.seeds import derive, generator, seeded
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, load_state
 from fedsim.types import Batch, Tensors, joined
 
@@ -66,7 +66,6 @@ class Learner(Attack, ABC):
     is one pass. Labels are those of ``attacks.observed.labels``, or -1 if they cannot be inferred.
 
     Attributes:
-        mirror: train on mirrored images too.
         size: largest number of auxiliary rows used; 0 for all.
         auxiliary: train on the auxiliary ``rows``, on these and pseudo images (``dct``) or pseudo
             texts (``rows+unigram``), or on pseudo texts alone (``unigram``), as Wu et al. 2022 do
@@ -83,7 +82,6 @@ class Learner(Attack, ABC):
     learned_once: ClassVar[bool] = True
     uses: ClassVar[frozenset[Distortion] | None] = frozenset(get_args(Distortion))
 
-    mirror: bool = True
     size: Annotated[int, Field(ge=0)] = 0
     auxiliary: Source = "rows"
     pseudo: Annotated[int, Field(ge=0)] = 0
@@ -128,7 +126,7 @@ class Learner(Attack, ABC):
         owned = with_classes(job.auxiliary(), task, seed)
         heldout, training = split_rows(owned, self.size, count, seed)
         training = made_rows(training, task, self.auxiliary, self.pseudo, self.dct_axes, seed)
-        if self.mirror and task.modality == "image":
+        if task.modality == "image":
             training = with_mirrored(training)
         plain = Hashed.of(Coordinates.of(model), None)
         client = declared_client(observation, model, plain, count, defended=self.adaptive)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
 
+from attacks.observed.pixel_prior import cosines
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch
 
-Axes: TypeAlias = Literal["height-width", "width-channel", "none"]
-_DIMENSIONS: dict[Axes, tuple[int, ...]] = {
-    "height-width": (2, 3),
-    "width-channel": (3, 1),
-    "none": (),
-}
+Axes: TypeAlias = Literal["height-width", "none"]
 
 
 def dct_images(
@@ -36,27 +30,14 @@ def dct_images(
         count: images to draw.
         num_classes: of the task.
         rng: on the CPU.
-        axes: what is transformed; ``width-channel`` is the authors' code, ``none`` the paper's
-            comparison, a Gaussian in pixel space.
+        axes: what is transformed; ``none`` is the paper's comparison, a Gaussian in pixel space.
     """
-    coefficients = rows.inputs
-    for axis in _DIMENSIONS[axes]:
-        coefficients = _dct(coefficients, axis)
+    coefficients = rows.inputs if axes == "none" else cosines(rows.inputs)
     mean, std = coefficients.mean(0), coefficients.std(0, correction=0)
     drawn = mean + std * torch.randn(count, *mean.shape, generator=rng)
-    for axis in _DIMENSIONS[axes]:
-        drawn = _dct(drawn, axis, inverse=True)
+    if axes != "none":
+        drawn = cosines(drawn, inverse=True)
     return Batch(drawn.clamp(0, 1), torch.randint(num_classes, (count,), generator=rng))
-
-
-def _dct(images: Tensor, dimension: int, *, inverse: bool = False) -> Tensor:
-    """The orthonormal DCT-II along one dimension, or its inverse, which is the transpose."""
-    size = images.shape[dimension]
-    places = torch.arange(size, dtype=torch.float64)
-    basis = (places[:, None] * (places + 0.5) * (math.pi / size)).cos() * math.sqrt(2 / size)
-    basis[0] /= math.sqrt(2)
-    matrix = (basis.T if inverse else basis).to(images)
-    return (images.movedim(dimension, -1) @ matrix.T).movedim(-1, dimension)
 
 
 def unigram_texts(rows: Batch, count: int, special: Sequence[int], rng: torch.Generator) -> Batch:

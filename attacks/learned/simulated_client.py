@@ -15,10 +15,10 @@ from attacks.learned.simulated_statistics import SimulatedStatistics
 from attacks.observed.declared import declared, update_of
 from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay, step_length
-from fedsim.capture import Observation
 from fedsim.defenses.base import Defense, Step
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.types import Batch, Tensors
 
 _AT_ONCE = 32 << 20

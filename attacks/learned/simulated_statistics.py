@@ -20,9 +20,9 @@ from attacks.observed.running_statistics import (
     tracking_layers,
     without_broadcast,
 )
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.seeds import derive, seeded
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 

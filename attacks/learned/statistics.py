@@ -14,10 +14,10 @@ from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.learned.auxiliary_rows import with_mirrored
 from attacks.learned.learner import labels_or_unknown
 from attacks.learned.simulated_statistics import SimulatedStatistics
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
 from fedsim.seeds import generator
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -37,14 +37,13 @@ class Statistics(Attack):
     as they are. With the broadcast taken out they are the mean and the variance of each channel,
     of an image of its own where the batch is one. That they give images away is known (Yin et al.
     2021; Hatamizadeh et al. 2022); here pixels are regressed on them, over forward passes of
-    auxiliary images through the broadcast model. Each layer's weight and the penalty are those of
-    least leave-one-out error on auxiliary images.
+    auxiliary images, mirrored ones too, through the broadcast model. Each layer's weight and the
+    penalty are those of least leave-one-out error on auxiliary images.
 
     In a batch of several images, each is guessed by the mean image of the batch. Local steps are
     taken at the broadcast weights.
 
     Attributes:
-        mirror: learn from mirrored images too.
         size: largest number of simulated updates.
     """
 
@@ -54,7 +53,6 @@ class Statistics(Attack):
     grouping: ClassVar[Grouping] = "same_weights"
     learned_once: ClassVar[bool] = True
 
-    mirror: bool = True
     size: Annotated[int, Field(ge=2)] = 4000
 
     def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors:
@@ -85,7 +83,7 @@ class Statistics(Attack):
 
         Single images are taken once, and batches are drawn anew in each pass over the rows.
         """
-        owned = (with_mirrored(rows) if self.mirror else rows).inputs
+        owned = with_mirrored(rows).inputs
         updates = min(self.size, _IMAGES // examples, _BYTES // (4 * width))
         passed = len(owned) // examples
         passes = 1 if examples == 1 else -(-updates // passed)

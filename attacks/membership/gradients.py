@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.observed.readings import FULL_SHARE, read
 from attacks.observed.replay import Replay, is_multiple, observed_gradient
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.types import Batch, Tensors
 
 _COORDINATES = 80_000

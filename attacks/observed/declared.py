@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from attacks.base import Reconstruction
-from fedsim.capture import Observation
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses import build_chain
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack, ConfigError
-from fedsim.federation import FederationConfig
 from fedsim.local.steps import nominal_rate
 from fedsim.records import Certificate
+from fedsim.store.capture import Observation
 from fedsim.types import Tensors
 
 _UNPROVEN: Certificate = "guess"

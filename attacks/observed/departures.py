@@ -14,8 +14,8 @@ from attacks.observed.labels import Head, find_head
 from attacks.observed.replay import Replay, gradient_or_multiple, replay
 from attacks.observed.single_target import fitted_factor, relative_error
 from attacks.observed.smoothed_labels import smoothing_note
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from attacks.feasibility import Prospect
 from attacks.observed.calls import noted
 from attacks.observed.seen_input import SeenInput, seen_input
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.network import copied
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 

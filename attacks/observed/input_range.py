@@ -21,7 +21,7 @@ from attacks.observed.calls import inputs_of, noted
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.readings import EQUAL_MAGNITUDE, FULL_SHARE, read
 from attacks.observed.running_statistics import tracking_layers, without_broadcast
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, load_state
 from fedsim.tasks.images import ImageClassification
 from fedsim.tasks.inputs import InputForm, Range

@@ -9,10 +9,10 @@ from attacks.base import Job
 from attacks.observed.declared import declared
 from attacks.observed.labels import Head, count_labels, find_head, infer_label, round_counts
 from attacks.observed.single_target import single_target
-from fedsim.capture import Observation
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 

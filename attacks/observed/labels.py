@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from attacks.observed.calls import noted
 from attacks.observed.replay import observed_gradient
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.targets import last_linear, output_slopes
 from fedsim.types import Batch, Tensors

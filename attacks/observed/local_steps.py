@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class PixelPrior:
         if len(images) > _PSEUDO_ROWS:
             spread = torch.einsum("nchw,ndhw->cd", rest, rest)
             colours = torch.linalg.eigh(spread)[1].T.flip(0)
-        seen = _cosines(torch.einsum("ec,nchw->nehw", colours, rest)).square().sum(0)
+        seen = cosines(torch.einsum("ec,nchw->nehw", colours, rest)).square().sum(0)
         return cls(mean, colours, (seen + _PSEUDO_ROWS * law) / (len(images) + _PSEUDO_ROWS))
 
     def to(self, target: torch.device | torch.dtype) -> PixelPrior:
@@ -87,7 +87,7 @@ class PixelPrior:
         """Random deviations from the mean that have none of these coefficients."""
         scale = self.variances.sqrt().flatten().index_fill(0, numbers, 0).view_as(self.variances)
         drawn = torch.randn(count, *scale.shape, generator=rng, dtype=torch.float64).to(scale)
-        return torch.einsum("ec,nehw->nchw", self.colours, _cosines(drawn * scale, inverse=True))
+        return torch.einsum("ec,nehw->nchw", self.colours, cosines(drawn * scale, inverse=True))
 
     def smoothed(self, images: Tensor, noise: float) -> Tensor:
         """The likeliest images where each coefficient of these has an error of variance ``noise``.
@@ -100,12 +100,12 @@ class PixelPrior:
     def coefficients(self, images: Tensor) -> Tensor:
         """In standard deviations, ``(image, coefficient)``: independent, of variance 1."""
         rest = torch.einsum("ec,nchw->nehw", self.colours, images.to(self.mean) - self.mean)
-        return (_cosines(rest) / self.variances.sqrt()).flatten(1)
+        return (cosines(rest) / self.variances.sqrt()).flatten(1)
 
     def images(self, coefficients: Tensor) -> Tensor:
         """The inverse of ``coefficients``, ``(image, channel, height, width)``."""
         scaled = coefficients.unflatten(1, self.variances.shape) * self.variances.sqrt()
-        rest = _cosines(scaled, inverse=True)
+        rest = cosines(scaled, inverse=True)
         return self.mean + torch.einsum("ec,nehw->nchw", self.colours, rest)
 
     def rarity(self, images: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class PixelPrior:
         return self.coefficients(images).square().sum() / 2
 
 
-def _cosines(images: Tensor, *, inverse: bool = False) -> Tensor:
+def cosines(images: Tensor, *, inverse: bool = False) -> Tensor:
     """The orthonormal discrete cosine transform of the last two dimensions, or its inverse."""
     rows, columns = (_matrix(size, images) for size in images.shape[-2:])
     if inverse:

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from attacks.base import Job
-from fedsim.capture import Observation
+from fedsim.columns import decoded, encoded
 from fedsim.knowledge import Knowledge
 from fedsim.metrics.sentences import overlap
 from fedsim.metrics.tokens import Tokens
 from fedsim.metrics.words import cased_words
-from fedsim.schema import decoded, encoded
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.masked_language_modelling import unmasked
 from fedsim.types import Batch

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedsim.knowledge import MULTIPLES
 from fedsim.types import Tensors
 
-_HALVES = (torch.bfloat16, torch.float16)  # the coarser first: float16 may hold its numbers
+HALVES = (torch.bfloat16, torch.float16)  # the coarser first: float16 may hold its numbers
 EQUAL_MAGNITUDE = 1e-3
 """Relative spread of magnitudes that are one number, as of signs."""
 FULL_SHARE = 0.98
@@ -26,6 +26,8 @@ _GRID_ERROR = 0.01
 """Largest distance of an entry from a grid, in steps."""
 _MOST_STEPS = 1024.0
 """Steps from zero to the largest entry of a grid, below which it is one."""
+_FEW_STEPS = 8
+"""Steps from zero within which the smallest gap of a grid counts them."""
 _ONE_SIZE = 0.01
 """Share by which an entry is as large as the largest."""
 _SHARING_IT = 0.5
@@ -75,8 +77,8 @@ class Reading:
         """
         if self.step:
             return torch.full_like(self.value, self.step / 2)
-        if received.dtype not in _HALVES and not self.signs:
-            for dtype in _HALVES:
+        if received.dtype not in HALVES and not self.signs:
+            for dtype in HALVES:
                 if torch.equal(self.value.to(dtype).to(self.value), self.value):
                     return _spacing(self.value, dtype) / 2
         return _spacing(received.to(self.value), received.dtype) / 2
@@ -171,13 +173,16 @@ def _step(sizes: Tensor, least: float, largest: float) -> float:
         return 0.0
     levels = sizes.unique()
     gaps = levels.diff(prepend=levels.new_zeros(1))
-    step = float(gaps[gaps > _GRID_ERROR * least].min())
-    steps = sizes / step
-    off = (steps - steps.round()).abs() < _GRID_ERROR
-    if largest >= _MOST_STEPS * step or float(off.double().mean()) < _GRID_SHARE:
-        return 0.0
-    # The mean over many steps is nearer to the true one than the smallest.
-    return float(sizes.sum() / steps.round().sum())
+    smallest = float(gaps[gaps > _GRID_ERROR * least].min())
+    # Weights have fewer digits than their change: there the smallest gap errs by more than a mean.
+    low = sizes[sizes < _FEW_STEPS * smallest]
+    for step in (smallest, float(low.sum() / (low / smallest).round().sum())):
+        steps = sizes / step
+        near = (steps - steps.round()).abs() < _GRID_ERROR
+        if largest < _MOST_STEPS * step and float(near.double().mean()) >= _GRID_SHARE:
+            # The mean over many steps is nearer to the true one than the smallest.
+            return float(sizes.sum() / steps.round().sum())
+    return 0.0
 
 
 def _spacing(value: Tensor, dtype: torch.dtype) -> Tensor:

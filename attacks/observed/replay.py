@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.func import grad, replace_all_batch_norm_modules_
 
 from attacks.observed.declared import unreplayed
-from fedsim.capture import Observation
+from fedsim.config.federation import FederationConfig
 from fedsim.errors import CannotAttack
-from fedsim.federation import FederationConfig
 from fedsim.knowledge import MULTIPLES
 from fedsim.models.precode import VariationalBottleneck
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, twice_differentiable
 from fedsim.types import Batch, Tensors
 
@@ -26,6 +27,8 @@ _APPROXIMATED = frozenset(
 )
 """Options of local training that one gradient stands for: the first three change it little, the
 others scale and bend the steps along it. No other option may be passed over."""
+
+_ONCE = once_differentiable(lambda *args: args).__code__
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Replay:
         """The gradient by autograd, with its graph: the quickest way for a single batch."""
         with torch.enable_grad(), twice_differentiable(self.network):
             loss = self.task.loss(self.network, batch)
+        if graph:
+            check_twice_differentiable(loss)
         gradients = torch.autograd.grad(
             loss,
             list(self.parameters.values()),
@@ -92,6 +97,30 @@ def replay(
             "Freeze fewer layers.",
         )
     return Replay(task, network, parameters)
+
+
+def check_twice_differentiable(loss: torch.Tensor) -> None:
+    """Refuse an operation that is marked as differentiable once.
+
+    A slope asked of some inputs alone, as by a search, would lack its term without an error.
+
+    Raises:
+        CannotAttack: names the operation.
+    """
+    nodes, seen = [loss.grad_fn], set[object]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        operation = getattr(node, "_forward_cls", None)
+        if operation is not None and operation.backward.__code__ is _ONCE:
+            raise CannotAttack(
+                f"a layer has no second derivative ({operation.__name__} is once_differentiable)",
+                "Give its autograd.Function a backward of differentiable operations, or attack the "
+                "same network without it.",
+            )
+        nodes += [before for before, _ in node.next_functions]
 
 
 def read_draws(network: nn.Module, observation: Observation) -> None:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from fedsim.capture import Observation
+from fedsim.knowledge import Fact
+from fedsim.store.capture import Observation
 from fedsim.types import Tensors
 
 MEAN, VARIANCE = "batch-mean ", "batch-variance "
@@ -51,7 +52,7 @@ def _counted_before(observation: Observation, name: str) -> int:
     return int(observation.sent.get(f"{name}.num_batches_tracked", torch.zeros(())))
 
 
-def facts_shown(observation: Observation, network: nn.Module) -> dict[str, Any]:
+def facts_shown(observation: Observation, network: nn.Module) -> dict[Fact, Any]:
     """What a client's normalisation layers show of its training, by the names of the facts.
 
     Layers that count batches were in training, and each batch is taken for a step. Empty unless all

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from attacks.base import Job, Reconstruction
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 
 ALONE = (
     "one round alone: the server does not know that the client held the same rows in another one"

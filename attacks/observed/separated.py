@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attacks.observed.first_linear import FirstLinear, unit_rows
 from attacks.observed.word_rows import noise_variance, read_tables, standing_out, tables
-from fedsim.capture import CaptureKey, Observation
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.types import Tensors
 
 _DETERMINED = 1e-8

@@ -9,9 +9,9 @@ from torch import Tensor
 from attacks.observed.declared import declared_training
 from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay
-from fedsim.capture import Observation
-from fedsim.federation import FederationConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.local.unrolled import unrolled_update, unrolls
+from fedsim.store.capture import Observation
 from fedsim.types import Batch, Tensors
 
 _MOST = 10

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from attacks.observed.calls import inputs_of
 from attacks.observed.labels import Head, find_head, infer_label
 from attacks.observed.replay import Replay, observed_gradient
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.targets import output_slopes
 from fedsim.types import Batch, Tensors

@@ -11,8 +11,8 @@ from torch.nn.functional import one_hot
 from attacks.observed.calls import noted
 from attacks.observed.labels import find_head
 from attacks.observed.readings import on_grid
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.targets import output_slopes
 from fedsim.types import Batch

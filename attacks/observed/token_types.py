@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 
 _TABLES = ("token_type_embeddings.weight", "segment_embeddings.weight")
 _MOVED = 0.01

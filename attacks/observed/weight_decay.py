@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from attacks.observed.labels import Head, find_head
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -66,7 +66,7 @@ def without_decay(observation: Observation, task: Task) -> tuple[Observation, st
         received[name] = (value.double() + sign * share * observation.sent[name].double()).to(value)
     what = "weights" if matrices else "parameters"
     return replace(observation, received=received), (
-        f"; it held {share:.3g} times the {what} that were sent, as weight decay or an L2 penalty "
+        f"it held {share:.3g} times the {what} that were sent, as weight decay or an L2 penalty "
         "leaves, which was taken out"
     )
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from attacks.observed.readings import FULL_SHARE
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import Embeddings, embedding_names
+from fedsim.store.capture import Observation
 from fedsim.types import Tensors
 
 _ABSENT_WORDS = 0.6

@@ -11,7 +11,7 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.tokens.soft_traces import are_signs
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
 

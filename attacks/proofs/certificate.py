@@ -16,9 +16,9 @@ from attacks.observed.replay import check_options, step_length
 from attacks.proofs.verdict import NO_PROOF, Proof, certificate, compare
 from attacks.tokens.layout import RIGHT, Layout, batch_of
 from attacks.tokens.sentences import SpanSentence
-from fedsim.capture import Observation
 from fedsim.knowledge import Fact
 from fedsim.records import Certificate
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -154,7 +154,7 @@ class Prover:
         targets ``y`` and the number ``n`` of outputs of the batch.
         """
         known = self.observation.knowledge
-        if self.observation.kind != "gradient" and known.missing(_SCALE):
+        if self.observation.kind != "gradient" and known.missing(_SCALE, "counted"):
             return ""
         slopes = slopes.numel() / step_length(self.observation) * slopes
         if self.task.spec.target == "numbers":

@@ -17,8 +17,8 @@ from attacks.observed.readings import HEAVILY_PRUNED, read
 from attacks.observed.replay import Replay, replay
 from attacks.observed.word_rows import is_tied
 from attacks.proofs.line_gradients import Beside, entries, inner_products, products
-from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 

@@ -88,7 +88,7 @@ def _chosen(
     likely: Sequence[Sequence[int]],
     weights: Tensor | None = None,
 ) -> MatchedBatch:
-    """The lines with the likeliest tokens behind them, one line after the other."""
+    """The lines with the tokens behind them that fit best, one line after the other."""
 
     def compared(tried: list[Line]) -> MatchedBatch:
         return prover.compare(tried, [-1] * len(tried) if weights is None else weights)
@@ -97,11 +97,14 @@ def _chosen(
     if not best.proof.holds:
         first = compared([(*line, *ends[:1]) for line, ends in zip(lines, likely, strict=True)])
         best = min(first, best, key=lambda match: match.proof.error)
-    for row, (line, ends) in enumerate(zip(lines, likely, strict=True)):
-        for token in ends:
-            if best.proof.holds:
-                return best
-            new = compared([*best.lines[:row], (*line, token), *best.lines[row + 1 :]])
-            if new.proof.error < best.proof.error or new.proof.holds:
-                best = new
+    improved = True
+    while improved:  # a token chosen beside wrong ones behind other lines may be wrong
+        improved = False
+        for row, (line, ends) in enumerate(zip(lines, likely, strict=True)):
+            for token in ends:
+                if best.proof.holds:
+                    return best
+                new = compared([*best.lines[:row], (*line, token), *best.lines[row + 1 :]])
+                if new.proof.error < best.proof.error or new.proof.holds:
+                    best, improved = new, True
     return best

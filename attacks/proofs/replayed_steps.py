@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from attacks.observed.declared import declared_training
 from attacks.proofs.verdict import Proof, compare
 from attacks.tokens.layout import batch_of
-from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
 from fedsim.local.client import LocalClient
 from fedsim.local.gradients import mean_gradient
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
@@ -116,11 +116,11 @@ class Idle(LocalClient):
 
     def gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator
-    ) -> tuple[Tensors, Tensors, float]:
+    ) -> tuple[Tensors, float]:
         """Zeros."""
         del batch, rng
         zeros = {k: torch.zeros_like(p) for k, p in model.named_parameters() if p.requires_grad}
-        return zeros, zeros, 0.0
+        return zeros, 0.0
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class Weighted(LocalClient):
 
     def gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator
-    ) -> tuple[Tensors, Tensors, float]:
-        """The weighted mean, twice, and no loss."""
+    ) -> tuple[Tensors, float]:
+        """The weighted mean, and no loss."""
         del rng
         total: Tensors = {}
         for i, share in enumerate(self.shares):
@@ -147,7 +147,7 @@ class Weighted(LocalClient):
                 if total
                 else weighted
             )
-        return total, total, 0.0
+        return total, 0.0
 
 
 def prove(
@@ -194,4 +194,5 @@ def _whole_steps(observation: Observation) -> int:
     """Local steps that all take the whole batch; 1 where this is not known of more."""
     known = observation.knowledge
     whole = known.num_examples and known.batch_size and known.num_examples <= known.batch_size
-    return known.local_steps or 1 if whole and known.learning_rate else 1
+    told = not known.missing(frozenset({"learning_rate", "local_steps"}), "counted")
+    return known.local_steps or 1 if whole and told else 1

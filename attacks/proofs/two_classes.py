@@ -18,10 +18,12 @@ from torch import Tensor
 from attacks.observed.replay import step_length
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import NO_PROOF, Proof
-from fedsim.capture import Observation
+from fedsim.knowledge import Fact
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
+_STEPS: frozenset[Fact] = frozenset({"learning_rate", "local_steps"})
 _SAME = 1e-3
 """Relative difference of two factors that float32 explains."""
 _EVEN = 10 * _SAME
@@ -59,7 +61,7 @@ def sign_behind(observation: Observation, task: Task, batch: Batch) -> int | Non
     if unknown or not len(batch):
         return None
     usual = [1.0]
-    if observation.knowledge.learning_rate and observation.knowledge.local_steps:
+    if not observation.knowledge.missing(_STEPS, "counted"):
         usual.append(step_length(replace(observation, kind="weights")))
     signs, plain = set[int](), set[int]()
     for sign, proof in _proofs(observation, task, batch):

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsim.capture import Kind, Observation
 from fedsim.records import Certificate
+from fedsim.store.capture import Kind, Observation
 from fedsim.types import Tensors
 
 FLOAT_SUMS = 1e-4
@@ -131,17 +131,15 @@ def compare(
     single = [(name,) for name in alone if name in descent]
     sums: list[list[Tensor]] = [[] for _ in (descent, *parts, *single)]  # read once, at the end
     for name, value in descent.items():
-        goal = observation.update((name,))[name].to(value.device)
-        guess = value.double()
+        goal = observation.update((name,))[name].to(value.device).flatten()
+        guess = value.double().flatten()
         if idle is not None:
-            goal, guess = goal - idle[name], guess - idle[name]
+            goal, guess = goal - idle[name].flatten(), guess - idle[name].flatten()
         shares, steps = (
             part.to(value.device)
             for part in _rounding(observation.received[name], observation.kind)
         )
-        row = torch.stack(
-            (goal.square().sum(), guess.square().sum(), (goal * guess).sum(), shares, steps)
-        )
+        row = torch.stack((goal @ goal, guess @ guess, goal @ guess, shares, steps))
         for rows, part in zip(sums, (descent, *parts, *single), strict=True):
             if name in part:
                 rows.append(row)

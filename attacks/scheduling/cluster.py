@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedsim.config.named_code import environment
 from fedsim.errors import ConfigError
-from fedsim.named_code import environment
 
 
 def start_ray(

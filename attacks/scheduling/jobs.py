@@ -12,11 +12,11 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from attacks import attacks_for
-from fedsim.build import build, changed_options
-from fedsim.capture import CaptureKey, CaptureStore, read_keyed
+from fedsim.config.build import build, changed_options
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import load_tensors, read_record, write_json
 from fedsim.records import UNFINISHED, JobRecord, Status
+from fedsim.store.capture import CaptureKey, CaptureStore, read_keyed
+from fedsim.store.files import load_tensors, read_record, write_json
 
 Phase: TypeAlias = Literal["load", "wait", "prepare", "reconstruct"]
 Change: TypeAlias = Literal["queued", "running", "settled"]

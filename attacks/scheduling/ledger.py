@@ -15,10 +15,10 @@ from pathlib import Path
 from attacks.scheduling.jobs import JobSpec, discard, settled
 from attacks.scheduling.run_lock import lock_run
 from fedsim.api.ledger import LEDGER, LedgerRow, broken, open_ledger, rows_of
-from fedsim.devices import machine
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import unwritable
+from fedsim.process import machine
 from fedsim.records import JobRecord
+from fedsim.store.files import unwritable
 
 _TABLE = """
 CREATE TABLE job (

@@ -7,11 +7,9 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from attacks.scheduling.isolation import STARTS, ProcessDied, run
@@ -26,10 +24,9 @@ from attacks.scheduling.jobs import (
     recorded,
 )
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.parcel import Delivery, Outbox, Reference, Unseen, deliver, unpack
 from attacks.scheduling.worker import GpuLost
-from fedsim.devices import machine
 from fedsim.errors import StoreError, message_of
+from fedsim.process import machine
 from fedsim.records import JobRecord
 
 Stream: TypeAlias = Any
@@ -48,14 +45,12 @@ class _Running:
     """A job that was given to Ray.
 
     Attributes:
-        packed: whether the files that it reads travel with it.
         phase: the phase that the worker last reported.
         since: ``time.monotonic()`` of the last change of phase.
         killed: ``time.monotonic()`` when it exceeded its time and was cancelled; 0 before.
     """
 
     spec: JobSpec
-    packed: bool
     phase: str = "wait"
     since: float = field(default_factory=time.monotonic)
     killed: float = 0.0
@@ -72,9 +67,8 @@ class RayPool:
     Ray's own retries are off. A job whose worker dies is started again, at most ``retries`` times
     in one command and ``STARTS`` times in all; a job that raises or exceeds budget and grace is
     not. Every job ends in records on disk, whatever happens to its worker; those of a dead worker
-    are ``interrupted``, for a later command, and ``failed`` after the last start.
-    Workers use the run folder; once one does not see it, jobs travel with the files that they read,
-    and send back those that they write.
+    are ``interrupted``, for a later command, and ``failed`` after the last start. All machines of
+    the cluster share the run folder.
 
     Args:
         max_running: number of tasks handed to Ray at a time.
@@ -105,7 +99,6 @@ class RayPool:
         self._queue: deque[JobSpec] = deque()
         self._running: dict[Stream, _Running] = {}
         self._deaths: Counter[str] = Counter()
-        self._outbox: Outbox | None = None
         self._jobs: dict[str, list[JobRecord] | None] = {}
         self._closed = False
         self._error: BaseException | None = None
@@ -178,11 +171,7 @@ class RayPool:
             self._changed.wait_for(lambda: self._closed or self._queue or self._running)
             while not self._closed and self._queue and len(self._running) < self._max_running:
                 spec = self._ledger.start(self._queue.popleft())
-                try:
-                    self._running[self._start(spec)] = _Running(spec, self._outbox is not None)
-                except (StoreError, OSError) as error:  # of a file that was to travel
-                    fault = f"{type(error).__name__}: {error}"
-                    self._settle(spec, give_up(spec, "interrupted", fault, 0.0))
+                self._running[self._start(spec)] = _Running(spec)
             return not self._closed
 
     def _start(self, spec: JobSpec) -> Stream:
@@ -190,10 +179,7 @@ class RayPool:
         # import of torch and CUDA, are used again only where a machine has just one.
         fresh = spec.demand.gpus > 0 and any(gpus > 1 for _, gpus in self._machines())
         task = self._tasks[int(fresh)]
-        files = None if self._outbox is None else self._outbox.pack(spec)
-        return task.options(num_cpus=spec.demand.cpus, num_gpus=spec.demand.gpus).remote(
-            spec, files
-        )
+        return task.options(num_cpus=spec.demand.cpus, num_gpus=spec.demand.gpus).remote(spec)
 
     def _collect(self) -> None:
         """Read the tasks' messages for one tick, then kill the late tasks."""
@@ -219,14 +205,13 @@ class RayPool:
         try:
             message = self._ray.get(next(stream))
         except StopIteration:
-            self._end(stream, "the worker ended without a record", unseen=True)
+            self._end(stream, "the worker ended without a record")
         except self._ray.exceptions.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, ProcessDied):
                 self._end(stream, str(cause), died=True, apart=True)
             else:
-                fault = f"{type(cause).__name__}: {message_of(cause)}"
-                self._end(stream, fault, unseen=isinstance(cause, Unseen))
+                self._end(stream, f"{type(cause).__name__}: {message_of(cause)}")
         except self._ray.exceptions.RayError as error:
             fault = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             self._end(stream, f"the worker died ({fault})", died=True)
@@ -235,20 +220,10 @@ class RayPool:
                 if message.phase != job.phase:
                     job.phase, job.since = message.phase, time.monotonic()
                 self._on_event(Event(job.spec, "running", message))
-            elif isinstance(message, Delivery):
-                message.write(job.spec)
             else:
                 self._ledger.locate(job.spec, message)
 
-    def _end(
-        self,
-        stream: Stream,
-        fault: str,
-        *,
-        died: bool = False,
-        apart: bool = False,
-        unseen: bool = False,
-    ) -> None:
+    def _end(self, stream: Stream, fault: str, *, died: bool = False, apart: bool = False) -> None:
         """Settle a job by its records on disk: a worker may die after it wrote them.
 
         Args:
@@ -256,7 +231,6 @@ class RayPool:
             fault: what has happened.
             died: whether its process died.
             apart: whether that was a process of its own.
-            unseen: whether the worker does not see the run folder.
         """
         job = self._running.pop(stream)
         spec, records = job.spec, recorded(job.spec)
@@ -270,9 +244,6 @@ class RayPool:
         elif apart or (died and self._deaths[spec.name] < self._retries):
             self._deaths[spec.name] += died and not apart
             self._again(spec, fault)
-        elif unseen and not job.packed:
-            self._outbox = self._outbox or Outbox(self._ray)
-            self._again(spec, "the worker does not see the run folder")
         else:
             self._settle(spec, give_up(spec, "interrupted", fault, job.seconds))
 
@@ -295,33 +266,19 @@ _LEAVING = 1.0
 """Seconds for the last message to leave before a process that has lost its GPU ends."""
 
 
-def stream_job(
-    spec: JobSpec, files: Mapping[str, Reference] | None = None
-) -> Iterator[str | Progress | Delivery]:
+def stream_job(spec: JobSpec) -> Iterator[str | Progress]:
     """``isolation.run`` as a generator: ``<process id>@<machine>``, then the progress, thinned.
 
-    Args:
-        spec: the job.
-        files: references to the files that it reads, if it is to work without the run folder; the
-            files that it wrote are then the last message.
-
     Raises:
-        Unseen: there are no references, and the run folder is not here either.
+        StoreError: this machine does not see the run folder.
     """
     yield f"{os.getpid()}@{machine()}"
-    if files is None:
-        if not (spec.captures / "task.json").is_file():
-            raise Unseen
-        lost = yield from _stream(spec)
-    else:
-        import ray
-
-        got = dict(zip(files, ray.get(list(files.values())), strict=True))
-        with TemporaryDirectory() as place:
-            local = unpack(spec, got, Path(place))
-            lost = yield from _stream(local)
-            yield deliver(local, got)
-    if lost:
+    if not (spec.captures / "task.json").is_file():
+        raise StoreError(
+            f"{spec.captures}: the machine {machine()} does not see it. Put the run into a folder "
+            "that all machines of the cluster share."
+        )
+    if (yield from _stream(spec)):
         time.sleep(_LEAVING)
         os._exit(1)  # no later job of this process could use the GPU
 

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from attacks.base import Attack, Job
 from attacks.scheduling.jobs import JobSpec, Progress
-from fedsim.capture import CaptureRecord, CaptureStore, Observation
 from fedsim.errors import StoreError
-from fedsim.files import Sealed, digest, load_tensors, read_record, save_tensors, write_json
 from fedsim.knowledge import Knowledge
-from fedsim.plain_files import open_lock
 from fedsim.seeds import derive
+from fedsim.store.capture import CaptureRecord, CaptureStore, Observation
+from fedsim.store.files import Sealed, digest, load_tensors, read_record, save_tensors, write_json
+from fedsim.store.plain_files import open_lock
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 

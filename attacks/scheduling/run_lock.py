@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from fedsim.errors import StoreError
-from fedsim.plain_files import open_lock
+from fedsim.store.plain_files import open_lock
 
 _TRIES, _GLANCE = 5, 0.02
 """Who only looks whether the run is locked holds the lock for less than so many seconds."""

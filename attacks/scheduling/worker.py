@@ -17,18 +17,17 @@ import torch
 
 from attacks import attacks_for
 from attacks.base import Attack, Job, Reconstruction, Trace, check_facts
+from attacks.foreign.readings import best_reading, load_reply
 from attacks.scheduling.guesses import Malformed, as_guess
 from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.scheduling.prepared import Report, job_of, prepare
-from attacks.scheduling.readings import best_reading, load_reply
-from fedsim.build import build
-from fedsim.capture import CaptureKey, CaptureStore, Observation, batch_tensors
-from fedsim.devices import device_for, device_name, float32
+from fedsim.config.build import build
 from fedsim.errors import CannotAttack, FedsimError, StoreError, Terminated, message_of, one_line
-from fedsim.files import save_tensors, write_json
+from fedsim.process import device_for, device_name, float32, unchanged
 from fedsim.records import UNFINISHED, JobRecord, Status
 from fedsim.seeds import derive, generator, seeded
-from fedsim.settings import unchanged
+from fedsim.store.capture import CaptureKey, CaptureStore, Observation, batch_tensors
+from fedsim.store.files import save_tensors, write_json
 from fedsim.tasks import from_elsewhere, load_task
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors

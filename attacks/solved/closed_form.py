@@ -22,24 +22,21 @@ from attacks.observed.single_target import (
     target_note,
 )
 from attacks.observed.smoothed_labels import smoothing_note
+from attacks.proofs.consistency import picture_support
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import certificate
 from attacks.solved.estimate import ImageEstimate, Received, estimate
 from attacks.solved.sequence import Sequence
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
 from fedsim.models.network import copied
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
 _SINGLE = 1e-4
 """Second singular value of a layer's gradient, as a share of the first, up to which it is that of a
 single input; float32 weights leave 1e-6, and rounding to eight bits 1e-2."""
-_DIRECTIONS = 3
-"""Singular vectors of a first layer that is not of one input which may be the input's, as steps of
-Muon blow others up to its size. Of 16 clients of Muon, the four networks of the tests of causes by
-four seeds, the same 15 are named with 1, 2, 3 and 6 of them."""
 _ALIKE = 0.05
 """Spread of the sizes of a gradient's entries, as a share of their mean, below which they are signs
 or steps of Adam."""
@@ -72,7 +69,8 @@ class ClosedForm(Attack):
     declared. If the update is expected to tell next to nothing, the guess is the prior's mean.
 
     Confidence is ``certified`` if the gradient of the guess equals the observed one up to float32
-    rounding and the factor that the last layer tells, see ``attacks.observed.single_target``. The
+    rounding and the factor that the last layer tells, see ``attacks.observed.single_target``, and
+    ``consistent`` if noise of a known size explains what differs, and no picture near it. The
     objective is the relative error of that gradient. Solved values are not cut to [0, 1].
     """
 
@@ -94,7 +92,11 @@ class ClosedForm(Attack):
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
         """The image that solves all layers, or the likeliest one where none does."""
-        return _invert(observation, task, rng, job)
+        found = _invert(observation, task, rng, job)
+        if found.certified or found.blank:
+            return found
+        level = picture_support(observation, task, found.guess.to("cpu"))
+        return replace(found, confidence=(level,))
 
 
 def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job) -> Reconstruction:
@@ -154,12 +156,11 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
             elif note := departure(observation, task, batch, exact=True):
                 return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
             if weight.dim() == 2:
-                for direction in torch.linalg.svd(weight, full_matrices=False).Vh[:_DIRECTIONS]:
-                    shown = lit(observation, task, direction.cpu(), batch.labels.cpu())
-                    if shown is None:
-                        continue
-                    if note := departure(observation, task, shown, exact=True):
-                        return Reconstruction(shown, confidence=("guess",), note=note)
+                # Steps of Muon blow other directions up, yet the input's stays the first.
+                direction = torch.linalg.svd(weight, full_matrices=False).Vh[0]
+                shown = lit(observation, task, direction.cpu(), batch.labels.cpu())
+                if shown and (note := departure(observation, task, shown, exact=True)):
+                    return Reconstruction(shown, confidence=("guess",), note=note)
             if _is_single(weight):
                 note = "" if task.doubt else OPEN
                 return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
@@ -212,7 +213,8 @@ def _estimated(
     best, model = estimated.posterior, estimated.estimator
     image, target, note = best.image.clamp(0, 1), best.target, ""
     explained = solved is not None and solved.error < _EXPLAINED
-    if not estimated.informed and not explained:
+    blank = not estimated.informed and not explained
+    if blank:
         image = estimated.prior.mean
         note = (
             "beside what no image explains, the update tells next to nothing: the prior's mean is "
@@ -234,5 +236,6 @@ def _estimated(
         objective=min(errors),
         steps=best.steps,
         confidence=("guess",),
+        blank=blank,
         note=note or scale_note(estimated.received.single.trusted),
     )

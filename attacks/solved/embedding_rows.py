@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
@@ -24,11 +23,11 @@ from attacks.proofs.last_tokens import ended
 from attacks.proofs.verdict import certificate
 from attacks.tokens.layout import Layout, batch_of, left_layouts
 from attacks.tokens.segments import Segments, type_table, types_by_place
-from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.records import Certificate
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
@@ -72,9 +71,6 @@ class EmbeddingRows(Attack):
     the miss in units of the smallest singular value.
 
     Attributes:
-        threshold: least value of ``(e - d) / sqrt(2 d)`` for a row that counts under noise, with
-            width ``d`` and energy ``e`` in units of the noise variance (estimated on the median
-            row). At 4 about 3 of BERT's 30522 rows count by chance, at 5 about 0.1.
         adaptive: take the noise of a gradient from the granted defense, which tells it where most
             rows are of the batch; estimated where the defense adds none. Where noise hides all
             rows the guess is that of ``PriorOnly``.
@@ -83,7 +79,6 @@ class EmbeddingRows(Attack):
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     estimates: ClassVar[frozenset[Distortion]] = frozenset({"noise"})
     uses: ClassVar[frozenset[Distortion] | None] = frozenset({"scale", "noise"})
-    threshold: Annotated[float, Field(gt=0)] = 5.0
     adaptive: bool = False
 
     def feasible(self, prospect: Prospect) -> Feasibility:
@@ -111,7 +106,7 @@ class EmbeddingRows(Attack):
         count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
         words, positions = tables(observation, network, job.device)
         noise = self._declared(observation) or noise_variance(words)
-        tokens = standing_out(words, noise, self.threshold)
+        tokens = standing_out(words, noise)
         # The start token is in every text, and stands out where noise hides all words.
         wordless = {*spec.special_ids}.issuperset(tokens.tolist())
         if wordless and self.adaptive:
@@ -125,7 +120,7 @@ class EmbeddingRows(Attack):
                 "Noise hides rows; weight decay inside Adam, or pruning a tied head, shows false "
                 "ones. Choose an attack that reads other layers.",
             )
-        places = standing_out(positions, noise, self.threshold)
+        places = standing_out(positions, noise)
         words, positions = words[tokens], positions[places]
         order, miss = sentence(words, positions) if count in {None, 1} else ([], float("inf"))
         # Pruning may remove a token together with its position, and the rest is still consistent.

@@ -14,7 +14,7 @@ from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import replay
 from attacks.observed.single_target import SingleTarget
 from attacks.solved.posterior import FITTED_SCALE, Estimator, Posterior
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 

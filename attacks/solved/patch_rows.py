@@ -20,10 +20,10 @@ from attacks.observed.single_target import scale_note, single_target, target_not
 from attacks.proofs.replayed_steps import prove
 from attacks.proofs.verdict import certificate
 from attacks.solved.closed_form import SOLVED_IMAGE
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
 from fedsim.models.network import copied
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 

@@ -165,6 +165,13 @@ def _convolutions(network: str, calls: list[_Call]) -> list[Convolution]:
     wanted: list[tuple[type, ...]] = [_LAYERS, tuple(ACTIVATIONS)]
     for place, call in enumerate(calls):
         last = call is calls[-1] and place % 2 == 0
+        if place % 2 and isinstance(call.part, _LAYERS):
+            raise CannotAttack(
+                f"between {calls[place - 1].name!r} and {call.name!r} stands no "
+                f"{' or '.join(kind.__name__ for kind in ACTIVATIONS)} (a ReLU, also as a "
+                "function, is none), and only such an activation can be inverted",
+                _SEARCH,
+            )
         if not isinstance(call.part, nn.Linear if last else wanted[place % 2]):
             raise CannotAttack(
                 f"{call.name!r} is {call.part}, and only convolutions, each followed by a "

@@ -45,7 +45,7 @@ class Factors:
             wire or the residual of the truncation, whichever is larger.
         error: largest error of a row of ``G`` along a direction, ``(unit,)``.
         live: the rows of ``U`` among the layer's units, bool ``(all units,)``.
-        fall: ratio of the last singular value kept to the first one dropped.
+        ends: whether the spectrum itself falls there, and not the number of examples decides.
     """
 
     left: Tensor
@@ -54,7 +54,7 @@ class Factors:
     noise: Tensor
     error: Tensor
     live: Tensor
-    fall: float
+    ends: bool
 
     @property
     def rank(self) -> int:
@@ -148,7 +148,8 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
     noise = torch.maximum(spread, rows.noise).clamp(min=1e-300)
     error = _SILENT_SIGMAS * noise + rows.alike
     live = (left * values).norm(dim=1) > rank**0.5 * error
-    return Factors(left[live], values, right, noise[live], error[live], live, fall)
+    ends = fall >= _RANK_FALL
+    return Factors(left[live], values, right, noise[live], error[live], live, ends)
 
 
 class Pool:

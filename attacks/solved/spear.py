@@ -29,10 +29,10 @@ from attacks.proofs.verdict import Proof, certificate
 from attacks.solved.relu_dictionary import ReluDictionary, activations_room, find_next_linear
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
-from fedsim.capture import Observation
 from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
@@ -172,8 +172,7 @@ class Spear(Attack):
 _GUESS: Certificate = "guess"
 _MIXED = (
     "the slopes of all examples are parallel, as with one output, so that differences of two "
-    "examples have as many zeros as one, and sparse columns need not be examples; 'ratio' reads "
-    "the units of one example each"
+    "examples have as many zeros as one, and sparse columns need not be examples"
 )
 
 
@@ -272,6 +271,8 @@ class _Update:
         size = max(1.0, float(values.abs().max())) if proof.holds else 1.0
         # As many examples as units or pixels: any column lies in the span, and is no evidence.
         room = factors.left.shape[1] < min(factors.left.shape[0], factors.right.shape[1])
+        # A number that is only claimed or tried cuts the spectrum where it need not end.
+        room = room and (factors.ends or facts.has("num_examples", "counted"))
         agreed = self.signs.agreement(columns)
         spread = 3 * factors.spread(seen)
         sharp = spread <= _PIXEL_ERROR * size
@@ -312,7 +313,8 @@ def _factor(observation: Observation, proof: Proof) -> float:
     known = observation.knowledge
     if known.defense or known.num_examples is None:
         return 1.0
-    return proof.factor if observation.kind == "gradient" or known.learning_rate else 1.0
+    stated = known.has("learning_rate", "counted")
+    return proof.factor if observation.kind == "gradient" or stated else 1.0
 
 
 def is_found(guess: Reconstruction) -> bool:

@@ -67,13 +67,11 @@ class LikelihoodSearch:
         model: under attack, its update of any optimizer and defense; none is declared.
         rng: the only source of randomness.
         job: ends the search when its time is up.
-        rows: exclude words whose embedding row is zero, if an untied table is sent.
     """
 
     model: AttackedModel
     rng: torch.Generator
     job: Job
-    rows: bool
 
     def run(self) -> Reconstruction | None:
         """The sentences; None where nothing tells.
@@ -84,7 +82,7 @@ class LikelihoodSearch:
         observation, task = self.model.observation, self.model.task
         if task.spec.target != "class":  # a guess needs one, to compare its gradient
             return None
-        traces = soft_traces(self.model, rows=self.rows)
+        traces = soft_traces(self.model)
         tables = None if traces.layers.causal else table_rows(self.model)
         if not traces.shown and tables is None:
             return None

@@ -11,7 +11,7 @@ from torch import Tensor
 from attacks.base import Job, Reconstruction
 from attacks.observed.readings import read
 from attacks.observed.same_rows import round_by_round
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 

@@ -23,10 +23,10 @@ from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.span_membership import best_test
 from attacks.tokens.subspace import Subspace
 from attacks.tokens.target_shift import shift_note
-from fedsim.capture import CaptureKey, Observation
 from fedsim.defenses.base import Distortion
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
@@ -68,9 +68,6 @@ class Span(Attack):
     ``guess``. The objective is the relative error of that gradient.
 
     Attributes:
-        beam: number of prefixes of a causal model kept at each position.
-        starts: largest number of random sentences from which an encoder's descent starts.
-        bag: exclude words whose embedding row is zero, if the client sends an untied table.
         work: tokens that the search of one reply may put through the network, forward or forward
             and back, before it returns its best guess. None: until the search ends by itself.
         over_rounds: read the mean of all rounds so far in which the client held the same rows, see
@@ -84,9 +81,6 @@ class Span(Attack):
     )
     uses: ClassVar[frozenset[Distortion] | None] = frozenset({"inputs"})
 
-    beam: Annotated[int, Field(ge=1)] = 256
-    starts: Annotated[int, Field(ge=1)] = 40
-    bag: bool = True
     work: Annotated[int, Field(ge=1)] | None = None
     over_rounds: bool = False
     adaptive: bool = False
@@ -192,12 +186,12 @@ class Span(Attack):
         return replace(guess, expired=False, exhausted=True, note=note)
 
     def _search(self, model: AttackedModel, rng: torch.Generator, job: Job) -> Reconstruction:
-        search, exact = ExactSearch(model, rng, job, self.bag, self.beam, self.starts), None
+        search, exact = ExactSearch(model, rng, job), None
         try:
             exact = search.run()
         except CannotAttack as error:
             refusal = error
-            if few := SparseRecovery(model, rng, job, self.bag).run():
+            if few := SparseRecovery(model, rng, job).run():
                 return few
         if exact is not None and (job.expired or search.tells_half(exact)):
             return exact
@@ -205,10 +199,10 @@ class Span(Attack):
         if (
             exact is not None
             and is_personal(model.observation)
-            and (few := SparseRecovery(model, rng, job, self.bag).run())
+            and (few := SparseRecovery(model, rng, job).run())
         ):
             return replace(few, note=f"{first_round(model.observation)}; a sparse pursuit read it")
-        if guess := LikelihoodSearch(model, rng, job, self.bag).run() or exact:
+        if guess := LikelihoodSearch(model, rng, job).run() or exact:
             return guess
         raise refusal from None
 

@@ -29,21 +29,6 @@ class Frames:
     meaning: LabelSearch
 
 
-@dataclass(frozen=True, slots=True)
-class LossWeights:
-    """Weights of the terms besides the gradient distance, and the size of a pass.
-
-    Attributes:
-        norm: weight of the squared difference between the mean norms of guess and vocabulary.
-        language: weight of the prior's loss, in nats per token.
-        lanes: number of guesses that share a forward pass.
-    """
-
-    norm: float
-    language: float
-    lanes: int
-
-
 class Lowest:
     """The candidate of lowest score; a NaN score loses against any other."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, islice, permutations, product
-from typing import Literal, TypeAlias
+from itertools import islice, permutations
 
 import torch
 from torch import nn
@@ -12,16 +11,16 @@ from torch import nn
 from attacks.base import Job
 from attacks.observed.known_labels import known_labels
 from attacks.observed.word_rows import noise_variance, standing_out
-from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
-
-LabelSource: TypeAlias = Literal["auto", "enumerate", "joint"]
 
 _SHORTEST = 3
 """Tokens of a sentence of one word, between start and end."""
 _LABEL_ORDERS = 720
 """Most orders of the labels tried; more than six sentences have more."""
+_MOST = 16
+"""Most hypotheses, which compete for the first tenth of the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,34 +40,29 @@ def hypotheses(
     observation: Observation,
     task: Task,
     network: nn.Module,
-    labels: LabelSource,
-    most: int,
     rng: torch.Generator,
     job: Job,
 ) -> list[Hypothesis]:
-    """The distinct answers that the granted facts and the update leave open, at most ``most``.
+    """The distinct answers that the granted facts and the update leave open, at most sixteen.
 
     Granted lengths and labels are in no order, so that which label goes with which length is open.
     Where lengths are not granted, the rows of the position table that moved give the longest, which
     is then taken for all sentences; where that table was not sent, all lengths are tried. Labels
-    are granted, else read from the head's gradient (``auto``), or all are tried (``enumerate``).
+    are granted, else read from the head's gradient.
     """
     count = observation.knowledge.num_examples
     assert count is not None
     sizes = _lengths(observation, network, task, count)
-    if not task.spec.num_classes or labels == "joint":
-        return [Hypothesis(size, None) for size in sizes][:most]
-    if labels == "enumerate":
-        classes = list(combinations_with_replacement(range(task.spec.num_classes), count))
-    else:
-        classes = [tuple(known_labels(observation, task, rng, job).tolist())]
+    if not task.spec.num_classes:
+        return [Hypothesis(size, None) for size in sizes][:_MOST]
+    classes = known_labels(observation, task, rng, job).tolist()
     # Sentences of equal length are interchangeable, and so are equal labels.
     distinct: dict[Hypothesis, None] = {}
-    for size, given in product(sizes, classes):
-        for order in islice(permutations(given), _LABEL_ORDERS):
+    for size in sizes:
+        for order in islice(permutations(classes), _LABEL_ORDERS):
             pairs = sorted(zip(size, order, strict=True))
             distinct[Hypothesis(*map(tuple, zip(*pairs, strict=True)))] = None
-    return list(distinct)[:most]
+    return list(distinct)[:_MOST]
 
 
 def _lengths(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from attacks.observed.replay import observed_gradient
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.language_modelling import IGNORED
 
 _NEVER = -1e9
@@ -42,27 +42,23 @@ class LabelSearch(ABC):
         """Final labels of one candidate with tokens ``ids (sentence, token)``."""
 
 
-@dataclass(frozen=True)
 class Classes(LabelSearch):
-    """Known classes ``(sentence,)``, or as in DLG logits ``(sentence, class)`` from N(0, 1)."""
-
-    count: int
+    """Known classes ``(sentence,)``."""
 
     def start(self, known: tuple[int, ...] | None, free: Tensor, rng: torch.Generator) -> Tensor:
-        """The known classes, else logits."""
-        if known is not None:
-            return torch.tensor(known)
-        return torch.randn(len(free), self.count, generator=rng)
+        """The known classes."""
+        del free, rng
+        return torch.tensor(known)
 
     def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
-        """Classes, or their distribution."""
+        """The same."""
         del victims, guess, mask
-        return values.softmax(-1) if values.is_floating_point() else values
+        return values
 
     def settled(self, values: Tensor, victim: int, ids: Tensor, mask: Tensor) -> Tensor:
-        """Classes."""
+        """The same."""
         del victim, ids, mask
-        return values.argmax(-1) if values.is_floating_point() else values
+        return values
 
 
 class Targets(LabelSearch):
@@ -117,28 +113,22 @@ class NextTokens(LabelSearch):
     """Targets of a causal language model: the words being searched for.
 
     The target at each place is a softmax over the vocabulary of the guess's cosines to the word
-    table. DLG (2019) and TAG (2021) search at each place for a distribution of its own: with
-    ``joint``, logits ``(sentence, token, id)`` from N(0, 1).
+    table. DLG (2019) and TAG (2021) search at each place for a distribution of its own.
     """
 
-    def __init__(self, network: nn.Module, *, joint: bool) -> None:
+    def __init__(self, network: nn.Module) -> None:
         words = cast(Any, network).get_input_embeddings().weight.detach()
-        self._directions, self._joint = normalize(words), joint
+        self._directions = normalize(words)
 
     def start(self, known: tuple[int, ...] | None, free: Tensor, rng: torch.Generator) -> Tensor:
-        """Logits, or nothing."""
-        del known
-        if not self._joint:
-            return torch.zeros(0, dtype=torch.int64)
-        return torch.randn(*free.shape, len(self._directions), generator=rng)
+        """Nothing."""
+        del known, free, rng
+        return torch.zeros(0, dtype=torch.int64)
 
     def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
         """The share of the targets at each place, ``(..., sentence, token, id)``; 1 in all."""
-        del victims
-        if self._joint:
-            scores = values[..., : guess.shape[-2], :]
-        else:
-            scores = SHARPNESS * normalize(guess, dim=-1) @ self._directions.T
+        del values, victims
+        scores = SHARPNESS * normalize(guess, dim=-1) @ self._directions.T
         shares = scores.softmax(-1) * mask[..., None]
         # Nothing predicts the first token. Each lane's mean is over its own targets.
         return shares / mask[..., 1:].sum((-2, -1))[..., None, None, None]

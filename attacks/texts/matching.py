@@ -22,13 +22,15 @@ from attacks.texts.dense import (
     square_within,
 )
 from attacks.texts.low_rank import factor
-from fedsim.capture import Observation
 from fedsim.knowledge import MULTIPLES
+from fedsim.store.capture import Observation
 from fedsim.types import Batch, Tensors
 
 Distance: TypeAlias = Literal["cosine", "l2", "l2l1"]
 TextForm: TypeAlias = Literal["plain", "support", "tanh"]
 
+ALPHA_L1 = 0.01
+"""Weight of absolute differences, as LAMP's authors run TAG."""
 SOFTNESS = 0.3
 """Width of the tanh that replaces a sign, in root mean squares of the tensor."""
 
@@ -39,8 +41,7 @@ class TextObjective:
 
     Attributes:
         distance: ``cosine`` is the mean over tensors of ``1 - cosine``; ``l2`` the sum of squared
-            differences (DLG); ``l2l1`` adds ``alpha_l1`` times the absolute differences (TAG).
-        alpha_l1: weight of the absolute differences.
+            differences (DLG); ``l2l1`` adds .01 times the absolute differences (TAG).
         form: ``support`` leaves out coordinates received as 0, for pruned updates. For signs
             ``tanh`` replaces the distance (Wu et al. 2022, appendix A) by the cosine distance
             between the signs and ``tanh(G / tau)``, a mean over tensors that does not depend on
@@ -48,7 +49,6 @@ class TextObjective:
     """
 
     distance: Distance = "cosine"
-    alpha_l1: float = 0.01
     form: TextForm = "plain"
 
     @property
@@ -102,7 +102,6 @@ class Matching:
         batch: Batch,
         *,
         create_graph: bool = True,
-        parameters: Tensors | None = None,
     ) -> Tensor:
         """The distance ``(victim, candidate)``.
 
@@ -110,13 +109,10 @@ class Matching:
             guess: word embeddings.
             batch: labels and mask of all examples of all guesses, in their order.
             create_graph: whether the result is to be differentiated.
-            parameters: point at which to take the gradient, instead of the broadcast parameters.
         """
         total = guess.new_zeros(guess.shape[:2])
         count = guess.new_zeros(len(guess), 1)
-        for group in self._model(
-            guess.flatten(0, 1), batch, create_graph=create_graph, parameters=parameters
-        ):
+        for group in self._model(guess.flatten(0, 1), batch, create_graph=create_graph):
             target = self._targets[group.names]
             terms = _Terms(group, target, len(guess)).distance(self._objective)
             total = total + torch.where(target.alive[..., None], terms, 0).sum(0)
@@ -144,13 +140,13 @@ class _Terms:
         """The distance of each layer."""
         if objective.form == "tanh":
             return self._soft_signs()
-        within, alpha = objective.form == "support", objective.alpha_l1
+        within = objective.form == "support"
         if objective.distance == "cosine":
             square = self._sum(square_within) if within else self._square()
             return 1 - self._inner() / (_root(square) * self._target.norm[..., None])
         if objective.distance == "l2" and not within:
             return self._square() - 2 * self._inner() + self._target.norm[..., None].square()
-        alpha = alpha if objective.distance == "l2l1" else 0.0
+        alpha = ALPHA_L1 if objective.distance == "l2l1" else 0.0
         return self._sum(difference(alpha, within=within)) + self._out_of_reach(alpha)
 
     def _inner(self) -> Tensor:

@@ -45,14 +45,14 @@ def substituted(
     Args:
         search: of the victim.
         victim: its number.
-        lane: whose frame and surrogate hold.
+        lane: whose frame holds.
         ids: the guess, ``(sentence, token)``.
         labels: in the representation of the search.
         distance: of the guess.
         tries: texts tried at most.
         rng: where neighbours are drawn from.
     """
-    table = search.vocabularies[victim].table
+    table = search.vocabulary.table
     best = distance, tuple(ids.flatten().tolist())
     known, open_texts = {best[1]}, [best]
     goal = FOUND * abs(distance)
@@ -119,7 +119,7 @@ def _ranked(shortlist: list[int], draw: float) -> int:
 def _neighbourhood(
     search: Search, victim: int, lane: int, text: Tensor, labels: Tensor, sentence: int
 ) -> _Neighbourhood:
-    vocabulary = search.vocabularies[victim]
+    vocabulary = search.vocabulary
     places = search.frames.free[victim, lane, sentence].nonzero()[:, 0]
     slope = search.slope(victim, lane, vocabulary.table[text], labels)[sentence, places]
     scores = vocabulary.table[vocabulary.allowed] @ slope.T

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -19,17 +19,15 @@ class TAG(TextMatching):
     TAG (Deng et al., EMNLP 2021) as LAMP's authors run it: ``L2^2 + 0.01 L1`` with a high learning
     rate, without decay, prior or reordering. We differ from the paper in two points. It weights L1
     by the layer's depth without saying which end weighs more; here the weight is constant. It also
-    searches for the targets, which is ``labels = "joint"``; here the targets of a language model
-    follow from the words.
+    searches for the targets; here those of a language model follow from the words.
     """
 
     title: ClassVar[str] = "TAG"
-    rescales: ClassVar[bool] = False
+    refined: ClassVar[bool] = False
 
     distance: Distance = "l2l1"
     steps: Annotated[int, Field(ge=1)] = 2500
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
-    decay: Literal["step", "linear", "none"] = "none"
     starts: Annotated[int, Field(ge=1)] = 1
     alpha_reg: Annotated[float, Field(ge=0)] = 0.0
     alpha_lm: Annotated[float, Field(ge=0)] = 0.0
@@ -41,8 +39,7 @@ class DLGText(TAG):
     """Match gradients by squared differences, with Adam from a single start.
 
     DLG (Zhu et al., NeurIPS 2019) as LAMP's authors run it, with a high learning rate and labels
-    granted or inferred from the head. The paper uses L-BFGS and also searches for the labels, which
-    is ``labels = "joint"``.
+    granted or inferred from the head. The paper uses L-BFGS and also searches for the labels.
     """
 
     title: ClassVar[str] = "DLG (text)"

@@ -14,21 +14,18 @@ from attacks.observed.declared import declared, granted_noise
 from attacks.observed.factored import Factored
 from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay, observed_gradient, replay, step_length
-from attacks.observed.word_rows import noise_variance, standing_out, tables
-from attacks.texts.frames import Frames, LossWeights
+from attacks.texts.frames import Frames
 from attacks.texts.hypotheses import Hypothesis
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.low_rank import shrink
 from attacks.texts.matching import Matching, TextObjective, adapted, stepped
-from attacks.texts.surrogate_model import SurrogateModel
 from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import Search
 from attacks.texts.vocabulary import Vocabulary, frame, words_of
-from attacks.tokens.word_posterior import words_of_update
-from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
@@ -65,29 +62,18 @@ class TextGroup:
             CannotAttack: no gradient was sent that a text could be matched to.
         """
         options, model = self.options, self._model()
-        objective = TextObjective(options.distance, options.alpha_l1, options.form)
-        objective = stepped(objective, self.observations[0])
-        if options.adaptive and options.form == "plain":
+        objective = stepped(TextObjective(options.distance), self.observations[0])
+        if options.adaptive:
             objective = adapted(objective, self.observations[0])
         lanes = self._lanes(model)
         places = int(lanes.mask.sum((2, 3)).max())
         steps = self.observations[0].knowledge.local_steps or 1
         rank = places * steps
         observed = (self._observed(seen, model, objective, rank) for seen in self.observations)
-        surrogates = None
-        if options.surrogate == "sme" and self.observations[0].kind == "weights":
-            like = next(model.network.parameters())
-            surrogates = [SurrogateModel(seen, like) for seen in self.observations]
-        return Search(
-            # A little more than the rank, so that rounding finds room.
-            Matching(model, observed, objective, rank + 4),
-            self._vocabularies(model),
-            lanes,
-            LossWeights(options.alpha_reg, options.alpha_lm, options.lanes),
-            self.job,
-            prior=self.prior,
-            surrogates=surrogates,
-        )
+        # A little more than the rank, so that rounding finds room.
+        matching = Matching(model, observed, objective, rank + 4)
+        vocabulary = Vocabulary(model.network, words_of(self.task))
+        return Search(matching, vocabulary, lanes, options, self.job, self.prior)
 
     def _model(self) -> Factored:
         model = replay(self.observations[0], self.task, self.job.device)
@@ -121,37 +107,17 @@ class TextGroup:
         # Where noise alone explains everything, nothing would be left to match.
         return clean if any(bool(clean[name].any()) for name in model.names) else gradient
 
-    def _vocabularies(self, model: Factored) -> list[Vocabulary]:
-        words = words_of(self.task)
-        if self.options.tokens == "vocabulary":
-            return [Vocabulary(model.network, words)] * len(self.observations)
-        shown = [self._words(seen, model.network) for seen in self.observations]
-        allowed = [tokens[torch.isin(tokens, words)] for tokens in shown]
-        if not all(map(len, allowed)):
-            raise CannotAttack(
-                "no word stands out in the gradient, so there are no tokens to choose from",
-                "Set tokens = 'vocabulary'.",
-            )
-        return [Vocabulary(model.network, tokens) for tokens in allowed]
-
-    def _words(self, seen: Observation, network: nn.Module) -> Tensor:
-        """Ids of the tokens that the update shows."""
-        if self.options.tokens == "span":
-            return words_of_update(seen, self.task)
-        rows, _ = tables(seen, network, torch.device("cpu"))
-        return standing_out(rows, noise_variance(rows))
-
     def _lanes(self, model: Factored) -> Frames:
-        """One candidate for each hypothesis and restart."""
+        """One candidate for each hypothesis."""
         lengths = [
             length for hypotheses in self.possible for each in hypotheses for length in each.lengths
         ]
-        count = len(self.possible[0]) * self.options.restarts
+        count = len(self.possible[0])
         meaning = self._meaning(model.network)
         rows = [
-            self._lane(hypotheses[number % len(hypotheses)], max(lengths), meaning, rng)
+            self._lane(each, max(lengths), meaning, rng)
             for hypotheses, rng in zip(self.possible, self.rngs, strict=True)
-            for number in range(count)
+            for each in hypotheses
         ]
         ids, mask, free, labels = (
             torch.stack(part).unflatten(0, (-1, count)).to(self.job.device)
@@ -161,9 +127,9 @@ class TextGroup:
 
     def _meaning(self, network: nn.Module) -> LabelSearch:
         if self.task.spec.kind == "language-modelling":
-            return NextTokens(network, joint=self.options.labels == "joint")
+            return NextTokens(network)
         if self.task.spec.num_classes:
-            return Classes(self.task.spec.num_classes)
+            return Classes()
         return Targets(self.observations, network)
 
     def _lane(

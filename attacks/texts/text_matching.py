@@ -18,13 +18,14 @@ from attacks.texts.language_prior import load_prior
 from attacks.texts.substitutions import substituted
 from attacks.texts.text_group import TextGroup
 from attacks.texts.text_options import TextOptions
-from attacks.texts.text_search import Search
-from fedsim.capture import Observation
+from attacks.texts.text_search import LANES, Search
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
 
+_DECAY = 0.89  # of LAMP's rate, as in the authors' code
 NOTED = 25
 """Steps between two entries of the trace."""
 
@@ -65,7 +66,7 @@ class TextMatching(TextOptions):
         prior = load_prior(self.prior, task, job.device) if self.prior else None
         network = task.build()
         possible = [
-            hypotheses(seen, task, network, self.labels, self.hypotheses, rng, job)
+            hypotheses(seen, task, network, rng, job)
             for seen, rng in zip(observations, rngs, strict=True)
         ]
         alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -100,23 +101,20 @@ class TextMatching(TextOptions):
     ) -> list[float] | None:
         """The distance of gradients, with the prior's loss if there is one, of rounded texts.
 
-        None where labels or weights are searched for beside the texts.
+        None where targets are searched for beside the texts.
         """
         assert isinstance(task, TextTask)
         known = task.spec.kind in ("text-classification", "language-modelling")
         if task.spec.target != "class" or not known:
             return None
-        if self.labels == "joint" or self.surrogate != "none":
-            return None
         prior = load_prior(self.prior, task, job.device) if self.prior else None
-        single = replace(self, restarts=1, tokens="vocabulary")
         scores = []
         for batch in batches:
             assert batch.mask is not None
             lengths = tuple(batch.mask.sum(1).tolist())
             classes = tuple(batch.labels.tolist()) if task.spec.num_classes else None
             possible = [[Hypothesis(lengths, classes)]]
-            group = TextGroup(single, [observation], possible, task, prior, [rng], job)
+            group = TextGroup(self, [observation], possible, task, prior, [rng], job)
             ids = batch.inputs[:, : max(lengths)].to(job.device)
             scores.append(float(group.search().score(0, 0, ids)[0]))
         return scores
@@ -124,8 +122,8 @@ class TextMatching(TextOptions):
     def _together(self, group: TextGroup) -> list[Reconstruction]:
         """One guess a victim."""
         search, progress, job = group.search(), SearchProgress(group.job), group.job
-        start(search, self.starts, group.rngs, rescale=self.rescales)
-        search.optimizer = self._optimizer(search)
+        start(search, self.starts, group.rngs, rescale=self.refined)
+        search.optimizer = torch.optim.Adam(search.variables)
         step, note = 0, ""
         for step in range(1, self.steps + 1):
             if job.expired:
@@ -133,13 +131,13 @@ class TextMatching(TextOptions):
                 break
             for parameters in search.optimizer.param_groups:
                 parameters["lr"] = self._rate(step - 1)
-            objective = search.step(self.clip)
+            objective = search.step()
             if not bool(objective.isfinite().any()):
                 note = f"the search diverged at step {step}; lower learning_rate"
                 break
-            if step == max(1, self._burn_in) and search.guess.shape[1] > self.restarts:
-                search = search.narrowed(self.restarts)
-                search.optimizer = self._optimizer(search)
+            if step == max(1, self._burn_in) and search.guess.shape[1] > 1:
+                search = search.narrowed()
+                search.optimizer = torch.optim.Adam(search.variables)
             if self.discrete == "alternate" and self._due(step):
                 search.rearrange(self.proposals, group.rngs)
             if step % NOTED == 0 or step == self.steps:
@@ -192,16 +190,8 @@ class TextMatching(TextOptions):
         return step > self._burn_in and step % every == 1 % every
 
     def _rate(self, step: int) -> float:
-        if self.decay == "step":
-            return self.learning_rate * self.gamma ** (step // self.decay_every)
-        if self.decay == "linear":
-            return self.learning_rate * max(0.0, 1 - step / self.decay_every)
-        return self.learning_rate
-
-    def _optimizer(self, search: Search) -> torch.optim.Optimizer:
-        if self.optimizer == "adamw":
-            return torch.optim.AdamW(search.variables, eps=1e-6, weight_decay=0.01)
-        return torch.optim.Adam(search.variables)
+        decays = step // self.decay_every if self.refined else 0
+        return float(self.learning_rate * _DECAY**decays)
 
 
 def start(search: Search, draws: int, rngs: Sequence[torch.Generator], *, rescale: bool) -> None:
@@ -224,16 +214,16 @@ def start(search: Search, draws: int, rngs: Sequence[torch.Generator], *, rescal
             search.guess[victim, lane] = lowest.candidate
         if rescale:
             norms = search.guess[victim].norm(dim=-1, keepdim=True).clamp(min=1e-12)
-            search.guess[victim] *= search.vocabularies[victim].size / norms
+            search.guess[victim] *= search.vocabulary.size / norms
     search.reset()
 
 
 def _portions(search: Search, total: int) -> Iterator[int]:
     """``total`` in parts that fit into a pass; the first alone when the time is over."""
-    for done in range(0, total, search.weights.lanes):
+    for done in range(0, total, LANES):
         if done and search.job.expired:
             return
-        yield min(search.weights.lanes, total - done)
+        yield min(LANES, total - done)
 
 
 def _shuffles(free: Tensor, count: int, rng: torch.Generator) -> Tensor:

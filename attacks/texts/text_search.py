@@ -10,14 +10,16 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.engine.descent import Best
-from attacks.texts.frames import Frames, LossWeights, Lowest
+from attacks.texts.frames import Frames, Lowest
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Matching
-from attacks.texts.surrogate_model import SurrogateModel
+from attacks.texts.text_options import TextOptions
 from attacks.texts.transforms import transforms
 from attacks.texts.vocabulary import Vocabulary
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
+LANES = 32
+"""Guesses that share a pass, which bounds the memory."""
 PADDED = 16
 """Most places of padding in a pass on the CPU: beyond that one more pass costs less."""
 
@@ -28,20 +30,16 @@ class Search:
     def __init__(
         self,
         matching: Matching,
-        vocabularies: Sequence[Vocabulary],
+        vocabulary: Vocabulary,
         frames: Frames,
-        weights: LossWeights,
+        options: TextOptions,
         job: Job,
-        *,
         prior: LanguagePrior | None,
-        surrogates: Sequence[SurrogateModel] | None,
     ) -> None:
-        """Take one vocabulary and, if any, one surrogate model for each victim."""
-        self.frames, self.weights = frames, weights
-        self._matching, self.vocabularies = matching, vocabularies
-        self.prior, self._surrogates, self.job = prior, surrogates, job
-        table = vocabularies[0].table
-        self._fixed = table[frames.ids]
+        self.frames, self.options = frames, options
+        self._matching, self.vocabulary = matching, vocabulary
+        self.prior, self.job = prior, job
+        self._fixed = vocabulary.table[frames.ids]
         self.guess = torch.zeros_like(self._fixed)
         self.labels = frames.labels
         self.searches_labels = frames.labels.is_floating_point()
@@ -50,7 +48,7 @@ class Search:
         # Read once: on a GPU each reading waits for all that was asked before.
         self._longest: list[int] = frames.mask.sum(-1).flatten(1).amax(1).tolist()
         _, lanes, sentences = self.guess.shape[:3]
-        size = 1 if surrogates else max(1, weights.lanes // lanes)
+        size = max(1, LANES // lanes)
         on_cpu = self.guess.device.type == "cpu"
         self._passes = passes(self._longest, lanes * sentences, size, on_cpu=on_cpu)
 
@@ -69,18 +67,14 @@ class Search:
 
     # Continuous steps
 
-    def step(self, clip: float) -> Tensor:
+    def step(self) -> Tensor:
         """Step on all lanes; return the objective before the step, ``(victim, lane)``."""
         assert self.optimizer is not None
         objectives, slopes = zip(*map(self._slope, self._passes), strict=True)
         objective = torch.cat(objectives)
         self.best.offer(objective.flatten(), self.guess.flatten(0, 1), self.labels.flatten(0, 1))
         for variable, parts in zip(self.variables, zip(*slopes, strict=True), strict=True):
-            slope = torch.cat(parts)
-            if clip:
-                norm = slope.flatten(2).norm(dim=2).clamp(min=clip)
-                slope = slope * (clip / norm).view(*norm.shape, *[1] * (slope.dim() - 2))
-            variable.grad = slope
+            variable.grad = torch.cat(parts)
         self.optimizer.step()
         self._frame_all()
         return objective
@@ -93,20 +87,11 @@ class Search:
     def _slope(self, victims: slice) -> tuple[Tensor, list[Tensor]]:
         variables = [part[victims].detach().requires_grad_() for part in self.variables]
         guess, labels = variables[0], (variables[1:] or [self.labels[victims]])[0]
-        surrogate = self._surrogates[victims.start] if self._surrogates else None
-        parameters = surrogate.parameters() if surrogate else None
-        distance = self._match(victims, guess, labels, self.frames.mask[victims], parameters)
+        distance = self._match(victims, guess, labels, self.frames.mask[victims])
         real = self.frames.mask[victims].to(guess)
         norms = (guess.norm(dim=-1) * real).sum((2, 3)) / real.sum((2, 3))
-        sizes = guess.new_tensor([vocabulary.size for vocabulary in self.vocabularies[victims]])[
-            :, None
-        ]
-        objective = distance + self.weights.norm * (norms - sizes).square()
-        asked = variables + ([surrogate.share] if surrogate else [])
-        slopes = list(torch.autograd.grad(objective.sum(), asked))
-        if surrogate:
-            surrogate.step(slopes.pop())
-        return objective.detach(), slopes
+        objective = distance + self.options.alpha_reg * (norms - self.vocabulary.size).square()
+        return objective.detach(), list(torch.autograd.grad(objective.sum(), variables))
 
     # Discrete steps
 
@@ -133,10 +118,10 @@ class Search:
         guess = self.guess[victim, lane].repeat(len(orders), 1, 1, 1)
         guess[:, sentence] = self.guess[victim, lane, sentence][orders]
         scores = self.distances(victim, lane, guess)
-        if self.prior is not None and self.weights.language:
+        if self.prior is not None and self.options.alpha_lm:
             mask = self.frames.mask[victim, lane, sentence].expand_as(orders)
             # The prior's loss is a mean over the sentences, of which only this one changes.
-            share = self.weights.language / guess.shape[1]
+            share = self.options.alpha_lm / guess.shape[1]
             scores = scores + share * self.prior.loss(ids[orders], mask).to(scores)
         return int(scores.nan_to_num(torch.inf).argmin())
 
@@ -151,21 +136,15 @@ class Search:
 
     # Ends
 
-    def narrowed(self, lanes: int) -> Search:
-        """A search that continues with the best ``lanes`` lanes of each victim."""
-        chosen = self.best.objective.view(self.guess.shape[:2]).argsort(1)[:, :lanes]
+    def narrowed(self) -> Search:
+        """A search that continues with the best lane of each victim."""
+        chosen = self.best.objective.view(self.guess.shape[:2]).argsort(1)[:, :1]
         rows = torch.arange(len(chosen), device=chosen.device)[:, None]
         frames = self.frames
         ids, mask, free = (part[rows, chosen] for part in (frames.ids, frames.mask, frames.free))
         survivors = Frames(ids, mask, free, self.labels[rows, chosen], frames.meaning)
         narrowed = Search(
-            self._matching,
-            self.vocabularies,
-            survivors,
-            self.weights,
-            self.job,
-            prior=self.prior,
-            surrogates=self._surrogates,
+            self._matching, self.vocabulary, survivors, self.options, self.job, self.prior
         )
         narrowed.guess.copy_(self.guess[rows, chosen])
         return narrowed
@@ -185,7 +164,7 @@ class Search:
                 (self.guess[victim, lane], self.labels[victim, lane]),
             )
             for guess, label in ends:
-                ids = self._with_frame(self.vocabularies[victim].nearest(guess), victim, lane)
+                ids = self._with_frame(self.vocabulary.nearest(guess), victim, lane)
                 score, distance = self.score(victim, lane, ids, label)
                 lowest.offer(score, ids[None], (label, lane, float(distance)))
         return lowest.candidate, *lowest.extra
@@ -201,13 +180,13 @@ class Search:
             ids: tokens ``(sentence, token)``.
             labels: the lane's own if not given.
         """
-        table = self.vocabularies[victim].table
+        table = self.vocabulary.table
         given = None if labels is None else labels[None]
         distance = self.distances(victim, lane, table[ids][None], given)
         if self.prior is None:
             return distance, distance
         likely = self.prior.loss(ids, self.frames.mask[victim, lane]).mean().to(distance)
-        return distance + self.weights.language * likely, distance
+        return distance + self.options.alpha_lm * likely, distance
 
     # Shared
 
@@ -217,7 +196,7 @@ class Search:
 
     def nearest(self, victim: int, lane: int) -> Tensor:
         """The tokens of a lane's guess, ``(sentence, token)``."""
-        ids = self.vocabularies[victim].nearest(self.guess[victim, lane])
+        ids = self.vocabulary.nearest(self.guess[victim, lane])
         return self._with_frame(ids, victim, lane)
 
     def _with_frame(self, ids: Tensor, victim: int, lane: int) -> Tensor:
@@ -230,7 +209,7 @@ class Search:
         """Distances of guesses ``(candidate, sentence, token, width)`` of a lane, no graph."""
         labels = self.labels[victim, lane][None] if labels is None else labels
         parts = []
-        for part in guess.split(self.weights.lanes):
+        for part in guess.split(LANES):
             with torch.enable_grad():
                 parts.append(self._of_lane(victim, lane, part, labels, False).detach())
         return torch.cat(parts)
@@ -245,11 +224,9 @@ class Search:
         self, victim: int, lane: int, guess: Tensor, labels: Tensor, create_graph: bool
     ) -> Tensor:
         mask, alone = self.frames.mask[victim, lane], slice(victim, victim + 1)
-        surrogate = self._surrogates[victim] if self._surrogates else None
-        parameters = surrogate.parameters() if surrogate else None
         count = len(guess)
         labels, mask = (part.expand(1, count, *part.shape[1:]) for part in (labels, mask[None]))
-        return self._match(alone, guess[None], labels, mask, parameters, create_graph)[0]
+        return self._match(alone, guess[None], labels, mask, create_graph)[0]
 
     def _match(
         self,
@@ -257,7 +234,6 @@ class Search:
         guess: Tensor,
         labels: Tensor,
         mask: Tensor,
-        parameters: Tensors | None,
         create_graph: bool = True,
     ) -> Tensor:
         longest = max(self._longest[victims])
@@ -265,9 +241,7 @@ class Search:
         flat = mask.flatten(0, 2)
         meant = self.frames.meaning.labels(labels, victims, guess, mask)
         batch = Batch(torch.zeros_like(flat), meant.flatten(0, 2), flat)
-        return self._matching.only(victims)(
-            guess, batch, create_graph=create_graph, parameters=parameters
-        )
+        return self._matching.only(victims)(guess, batch, create_graph=create_graph)
 
 
 def passes(longest: Sequence[int], lines: int, size: int, *, on_cpu: bool) -> list[slice]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attacks.tokens.subspace import EQUAL_RANK, Subspace, rounding, span
-from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter, is_second_factor, second_factor
+from fedsim.store.capture import Observation
 
 _ALONE = ", so that A x alone leaks, through dL/dB"
 _FACTOR_SINGULAR_VALUE = 1e-6

@@ -17,9 +17,9 @@ from attacks.observed.word_rows import (
     standing_out,
 )
 from attacks.tokens.first_layers import FirstLayers
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import Embeddings, embedding_names
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
@@ -112,7 +112,7 @@ class AttackedModel:
         """
         return read_tables(self.observation, self.network, self.device)
 
-    def vocabulary(self, *, rows: bool, padding: bool = False) -> Tensor:
+    def vocabulary(self, *, rows: bool = True, padding: bool = False) -> Tensor:
         """Token ids that may occur in the batch.
 
         ``rows`` also excludes words whose embedding row is zero, if an untied table is sent.

@@ -133,12 +133,8 @@ class Traces:
         return None if len(places) in {0, len(rows)} else (places[0], places[-1] + 1)
 
 
-def read_traces(model: AttackedModel, *, rows: bool = True) -> Traces:
-    """Find the first block and the span of its tokens.
-
-    Args:
-        model: its update has to be a multiple of a gradient.
-        rows: exclude words whose embedding row is zero, if an untied table is sent.
+def read_traces(model: AttackedModel) -> Traces:
+    """Find the first block and the span of its tokens, of an update that is a gradient's multiple.
 
     Raises:
         CannotAttack: the span is full, because of the client's optimizer or too many tokens.
@@ -150,7 +146,7 @@ def read_traces(model: AttackedModel, *, rows: bool = True) -> Traces:
             "the whole space",
             "Use optimizer = 'sgd', or FedSGD.",
         )
-    words, layers = model.vocabulary(rows=rows, padding=True), model.layers
+    words, layers = model.vocabulary(padding=True), model.layers
     before = subspace(model, layers.tokens)
     if isinstance(before, AdapterSpan) and before.full:
         raise CannotAttack(

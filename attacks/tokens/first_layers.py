@@ -110,9 +110,9 @@ class FirstLayers:
         self.restarts: int | None = None
         self.segments: Segments | None = None
         a, b, c = vocabulary
-        layers, plain = self._trace([a, a, b])
-        _, late = self._trace([a, a, c])
-        _, early = self._trace([c, a, b])
+        layers, plain = self._trace([a, b, a])
+        _, late = self._trace([a, b, c])
+        _, early = self._trace([c, b, a])
         uses = Counter(name for layer in layers for name in layer.modules)
         once = [all(uses[name] == 1 for name in layer.modules) for layer in layers]
         sees = [not torch.equal(p[2], e[2]) for p, e in zip(plain, early, strict=True)]
@@ -145,7 +145,9 @@ class FirstLayers:
         with self._placed(None):
             self._run([self.tokens], torch.full((1, length), a, device=self._device))
         self.placed = self._table is not None or self._takes_positions
-        self._alone = self.causal and not (self.placed and self._runs_beside(a, b, c))
+        index = layers.index(self.contexts[0])
+        alone = {a: plain[index][2], c: late[index][2]}
+        self._alone = self.causal and not (self.placed and self._runs_beside([a, b], alone))
         word = torch.tensor([a, b], device=self._device)
         self.everywhere = torch.equal(self.of_tokens(word, 0), self.of_tokens(word, 1))
 
@@ -236,21 +238,19 @@ class FirstLayers:
         """Inputs ``(sentence, token, width)`` of each layer, for sentences of one length."""
         return self._run(layers, ids)
 
-    def _runs_beside(self, a: int, b: int, c: int) -> bool:
-        """Whether tokens beside each other have the inputs that they have in their sentences.
+    def _runs_beside(self, prefix: list[int], alone: dict[int, Tensor]) -> bool:
+        """Whether tokens beside each other have the inputs that each has behind a prefix ``alone``.
 
         Not where a network makes more of its mask than a mask, or has another one in its layers.
         """
-        line = torch.tensor([[a, b]], device=self._device)
-        last = torch.tensor([a, c], device=self._device)
-        whole = torch.cat([line.expand(2, 2), last[:, None]], 1)
+        line, words = (torch.tensor(ids, device=self._device) for ids in ([prefix], [*alone]))
         self._alone = False
         try:
-            beside = self.of_extensions(self.contexts[:1], line, last)[0][0]
+            beside = self.of_extensions(self.contexts[:1], line, words)[0][0]
         except (RuntimeError, ValueError, IndexError):  # of a mask of four dimensions
             return False
-        alone = self.of_lines(self.contexts[:1], whole)[0][:, -1]
-        return bool((beside - alone).norm() <= _BESIDE * alone.norm())
+        inputs = torch.stack([*alone.values()])
+        return bool((beside - inputs).norm() <= _BESIDE * inputs.norm())
 
     @property
     def _device(self) -> torch.device:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.engine.beam import NextWords, Prefixes, grow
 from attacks.tokens.span_membership import SpanTest
 
 
-@dataclass(frozen=True)
-class SpanSentence:
+class SpanSentence(NamedTuple):
     """A sentence with its mean sine; ``in_span`` if the span singles it out.
 
     ``place`` is that of its first token; ``restarts`` the token behind which places restart.
@@ -28,7 +29,7 @@ class SpanSentence:
     predicted: bool = False
 
 
-def grow(
+def grown(
     test: SpanTest, tokens: Sequence[Tensor], limit: float, beam: int, job: Job, *, public: bool
 ) -> tuple[list[SpanSentence], bool]:
     """Sentences of a causal network, grown token by token, and whether time ran out.
@@ -47,37 +48,51 @@ def grow(
         job: ends the growth when its time is up.
         public: whether the first token is known, and need not be in the span.
     """
-    prefixes = tokens[0][:, None]
-    at = test.layers.begin, test.layers.restarts
-    total = test.sentences(prefixes, torch.ones_like(prefixes[:, 0]))
-    if public:
-        total = torch.zeros_like(total)
-    prefixes, total = prefixes[total <= limit][:beam], total[total <= limit][:beam]
-    if len(prefixes) and all(len(ids) == 1 for ids in tokens):
-        sentence = _only(test, torch.cat(list(tokens)), limit)
-        return [sentence] if _is_text(sentence, test) else [], job.expired
-    done: list[SpanSentence] = []
-    for position in range(1, len(tokens) + 1):
-        if not len(prefixes) or job.expired:
-            break
-        if position < len(tokens):
-            sines = test.extensions(prefixes, tokens[position], limit)
-        else:
-            sines = total.new_ones(len(prefixes), 1)
-        fits = sines <= limit
-        ended = ~fits.any(1)
-        means = (total / position).tolist()
-        for row in torch.nonzero(ended)[:, 0].tolist():
-            done.append(SpanSentence(tuple(prefixes[row].tolist()), means[row], True, *at))
-        rows, columns = torch.nonzero(fits, as_tuple=True)
-        best = sines[rows, columns].argsort()[:beam]
-        rows, columns = rows[best], columns[best]
-        if position < len(tokens):
-            total = total[rows] + sines[rows, columns]
-            prefixes = torch.cat([prefixes[rows], tokens[position][columns][:, None]], 1)
-    if job.expired:
-        done += [SpanSentence(tuple(line), 1.0, False, *at) for line in prefixes.tolist()]
-    return [sentence for sentence in done if _is_text(sentence, test)], job.expired
+    first = tokens[0][:, None]
+    total = torch.zeros(len(first), device=first.device)
+    if not public:
+        total = test.sentences(first, torch.ones_like(first[:, 0]))
+    near = total <= limit
+    prefixes = Prefixes(first[near][:beam], -total[near][:beam])
+    if len(prefixes.ids) and all(len(ids) == 1 for ids in tokens):
+        sentences = [_only(test, torch.cat(list(tokens)), limit)]
+    else:
+        sentences = grow(_Near(test, tokens, limit, beam, job), prefixes, len(tokens), job)
+    return [sentence for sentence in sentences if _is_text(sentence, test)], job.expired
+
+
+@dataclass(frozen=True)
+class _Near:
+    """Scores prefixes by minus the sum of their tokens' sines; attributes as of ``grown``."""
+
+    test: SpanTest
+    tokens: Sequence[Tensor]
+    limit: float
+    beam: int
+    job: Job
+
+    def score(self, prefixes: Prefixes) -> NextWords[SpanSentence]:
+        """The nearest words; prefixes that no word in the span extends end."""
+        words = self.tokens[prefixes.length]
+        sines = self.test.extensions(prefixes.ids, words, self.limit)
+        fits = sines <= self.limit
+        ended = self.finish(prefixes.take(torch.nonzero(~fits.any(1))[:, 0]))
+        near = -sines.where(fits, torch.inf)
+        return NextWords(words.expand_as(sines), near, ended, self.beam, self.beam)
+
+    def extend(
+        self, prefixes: Prefixes, words: NextWords[SpanSentence], rows: Tensor, columns: Tensor
+    ) -> Prefixes:
+        """The prefixes ``rows`` with the words in ``columns``."""
+        ids = prefixes.longer(rows, words.ids[rows, columns])
+        return Prefixes(ids, prefixes.score[rows] + words.score[rows, columns])
+
+    def finish(self, prefixes: Prefixes) -> list[SpanSentence]:
+        """All of them, in the span unless their growth was cut short."""
+        at, whole = (self.test.layers.begin, self.test.layers.restarts), not self.job.expired
+        means = (-prefixes.score / prefixes.length).tolist() if whole else [1.0] * len(prefixes.ids)
+        pairs = zip(prefixes.ids.tolist(), means, strict=True)
+        return [SpanSentence(tuple(ids), mean, whole, *at) for ids, mean in pairs]
 
 
 def _is_text(sentence: SpanSentence, test: SpanTest) -> bool:
@@ -86,7 +101,7 @@ def _is_text(sentence: SpanSentence, test: SpanTest) -> bool:
 
 
 def _only(test: SpanTest, line: Tensor, limit: float) -> SpanSentence:
-    """What ``grow`` finds where each position has one candidate, by a single run."""
+    """What ``grown`` finds where each position has one candidate, by a single run."""
     sines = test.tokens(line.tolist())[1:]
     fits = (sines <= limit).cumprod(0)
     size = 1 + int(fits.sum())

@@ -19,9 +19,9 @@ from attacks.tokens.evidence import (
     spikes,
 )
 from attacks.tokens.first_layers import FirstLayers, Layer
-from fedsim.capture import Observation
 from fedsim.knowledge import MULTIPLES
 from fedsim.models.lora import is_adapter, second_factor
+from fedsim.store.capture import Observation
 from fedsim.types import Tensors
 
 _GROWN_PLACES = 7  # places of the greedy growth that fits the layers first
@@ -205,21 +205,17 @@ class SoftTraces:
         return self.words[draws.to(self.words.device)]
 
 
-def soft_traces(model: AttackedModel, *, rows: bool) -> SoftTraces:
-    """Read the update.
-
-    Args:
-        model: under attack, its update of any optimizer and defense.
-        rows: exclude words whose embedding row is zero, if an untied table is sent.
+def soft_traces(model: AttackedModel) -> SoftTraces:
+    """Read the update of a model under attack, of any optimizer and defense.
 
     Raises:
         CannotAttack: the network has no attention over linear layers.
     """
     observation, task, network = model.observation, model.task, model.network
-    words = model.vocabulary(rows=rows)
+    words = model.vocabulary()
     count = observation.knowledge.num_examples or 1
     most = count * task.max_length
-    if rows and (pruned := model.words_of_pruned(2 * count, most)) is not None:
+    if (pruned := model.words_of_pruned(2 * count, most)) is not None:
         pruned = torch.cat([pruned.to(words), words.new_tensor(task.spec.special_ids)])
         words = words[torch.isin(words, pruned)]
     layers = model.usual_layers

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
 

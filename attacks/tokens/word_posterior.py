@@ -9,18 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.soft_traces import SoftTraces, soft_traces
-from fedsim.capture import Observation
-from fedsim.errors import CannotAttack
-from fedsim.tasks.base import Task
+from attacks.tokens.soft_traces import SoftTraces
 from fedsim.tasks.text import TextTask
 
 _BAG_SPREAD = 0.5  # smallest spread of the scores of true tokens
 _BAG_ODDS = 1.0  # factor on the odds of a true token; above 1, noise alone yields words
 _BAG_TAIL = 0.01  # share of the vocabulary that the tail of false tokens is measured on
-_MISSING_WORDS = 0.02  # share of a batch's words that may be missing from a shortlist
-_NEAREST_WORDS = 8  # words of an encoder's shortlist for each place of a sentence
 
 _ROUNDS = 15
 """Rounds of expectation-maximisation; later ones change no probability by a hundredth."""
@@ -103,44 +97,6 @@ def likely_words(traces: SoftTraces, count: int) -> list[tuple[int, float]]:
     order = probabilities.argsort(descending=True).tolist()
     ids, values = traces.words.tolist(), probabilities.tolist()
     return [(ids[i], values[i]) for i in order if values[i] >= _LEAST_PROBABILITY]
-
-
-def shortlist(traces: SoftTraces, count: int) -> Tensor:
-    """Token ids ``(token,)``, ascending: the fewest of which few words of the batch are missing.
-
-    ``_MISSING_WORDS`` is the share that is expected to be missing. Where noise hides the words,
-    these are nearly all or all of the vocabulary. In an encoder the words of the batch are nearest
-    at every place, as a word outweighs its place; there it is ``_NEAREST_WORDS`` for each.
-    """
-    if traces.first is None:
-        return traces.words
-    statistics = traces.statistics[:, traces.words]
-    if not traces.layers.causal:
-        size = min(_NEAREST_WORDS * count * len(statistics), len(traces.words))
-        nearest = _scores(statistics).amax(0).topk(size).indices
-        return traces.words[nearest].sort().values
-    probabilities = posterior(statistics, count)
-    values, order = probabilities.sort(descending=True)
-    missing = values.flip(0).cumsum(0).flip(0)
-    chosen = order[missing >= _MISSING_WORDS * missing[0]]
-    return traces.words[chosen].sort().values
-
-
-def words_of_update(observation: Observation, task: Task) -> Tensor:
-    """The ``shortlist`` of an update under any defense.
-
-    Raises:
-        CannotAttack: the gradient of no layer before any attention was sent.
-    """
-    assert isinstance(task, TextTask)
-    traces = soft_traces(AttackedModel.of(observation, task), rows=True)
-    if not traces.shown:
-        raise CannotAttack(
-            f"the gradient of {traces.layers.tokens.name!r}, which shows the words, is not sent, "
-            "zero or not finite",
-            "Set tokens = 'vocabulary'.",
-        )
-    return shortlist(traces, observation.knowledge.num_examples or 1)
 
 
 def posterior(statistics: Tensor, count: int) -> Tensor:

@@ -14,16 +14,15 @@ import pandas as pd
 from experiments.analysis.findings import HEADLINE, Findings, TaskFindings
 from experiments.analysis.frames import score_frame
 from experiments.analysis.keys import DefenseInSetting
-from experiments.analysis.paired import Scored, Values, difference, estimate, scored
-from experiments.analysis.statistics import Estimate
+from experiments.analysis.paired import Scored, Values, difference, scored
 from experiments.analysis.summary import SectionKey
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import differing, show, title, told_apart
 from fedsim.api.run import RunFolder
 from fedsim.api.unfinished import to_report
-from fedsim.build import suggest
+from fedsim.config.build import suggest
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import Data, read_record
+from fedsim.store.files import Data, read_record
 
 _ROUNDING = 1e-9
 Pair: TypeAlias = tuple[Scored, Scored]
@@ -36,9 +35,8 @@ class Change(Data):
         what: task, setting, defense, attack and metric.
         before: mean in the first run, or of the first attack.
         after: mean in the second one.
-        low: lower end of the interval of the difference; None if there is none. On the same
-            examples it is a paired 95 % interval, with the error shared by all numbers of attacks
-            (Bonferroni), else the distance of the two means' own 95 % intervals.
+        low: lower end of the 95 % interval of the difference on the same examples, with the error
+            shared by all numbers of attacks (Bonferroni); None if there is none.
         high: upper end.
         paired: number of examples, or of seeds for utility, that are the same in both runs.
     """
@@ -76,10 +74,17 @@ class Comparison(Data):
     Attributes:
         changes: every number that both have.
         missing: tasks, defenses and attacks that only one of them has, in words.
+        verdicts: those that are not the same in both runs, in words.
     """
 
     changes: tuple[Change, ...]
     missing: tuple[str, ...]
+    verdicts: tuple[str, ...] = ()
+
+    @property
+    def moved(self) -> bool:
+        """Whether a verdict changed, or a number beyond its interval."""
+        return bool(self.verdicts) or any(change.moved for change in self.changes)
 
     def text(self, *, every: bool = False) -> str:
         """The numbers that moved or changed without an interval, or all, and how many there are."""
@@ -92,8 +97,10 @@ class Comparison(Data):
         shown = [change.text() for change in (self.changes if every else changed)]
         shown.append(f"{counts[True]} of {len(self.changes)} numbers differ beyond their intervals")
         if counts[None]:
-            shown[-1] += f"; {counts[None]} have no interval (too few clients, or one seed)"
-        return "\n".join([*shown, *self.missing])
+            shown[-1] += (
+                f"; {counts[None]} have no interval (other examples, too few clients, or one seed)"
+            )
+        return "\n".join([*self.verdicts, *shown, *self.missing])
 
 
 class Side(NamedTuple):
@@ -108,7 +115,7 @@ class Side(NamedTuple):
 
 
 def compare(before: Path, after: Path) -> Comparison:
-    """Compare two reported runs, on the same private examples where both attacked them.
+    """Compare two reported runs, with intervals where both attacked the same private examples.
 
     Raises:
         StoreError: a run has no report, or they have nothing in common.
@@ -125,20 +132,23 @@ def compare(before: Path, after: Path) -> Comparison:
     ]
     pairs: list[tuple[str, Pair, bool]] = []
     utility: list[Change] = []
+    verdicts: list[str] = []
     for key in shared:
         earlier, other = sides[0][key], sides[1][key]
         head = f"{key.dataset}, {key.model}: " if len(shared) > 1 else ""
         same = set(earlier.scores.split) == set(other.scores.split)
         for metric in HEADLINE[earlier.findings.modality]:
             scored_sides = [attacks_of(side.scores, metric) for side in (earlier, other)]
-            both = list(_matched(*scored_sides))
+            both = _matched(*scored_sides)
             pairs += [(f"{head}{_named(pair, metric)}", pair, same) for pair in both]
             if metric == earlier.findings.main:
                 missing += _unmatched(before, scored_sides[0], {id(pair[0]) for pair in both}, head)
                 missing += _unmatched(after, scored_sides[1], {id(pair[1]) for pair in both}, head)
         utility += _utility(earlier.findings, other.findings, head)
+        verdicts += _verdicts(earlier.findings, other.findings, head)
     scores = [_change(what, pair, same, len(pairs)) for what, pair, same in pairs]
-    return Comparison(changes=(*scores, *utility), missing=tuple(missing))
+    changes = (*scores, *utility)
+    return Comparison(changes=changes, missing=tuple(missing), verdicts=tuple(verdicts))
 
 
 def compare_attacks(run: Path, names: Collection[str] = ()) -> Comparison:
@@ -179,16 +189,16 @@ def compare_attacks(run: Path, names: Collection[str] = ()) -> Comparison:
     return Comparison(changes=changes, missing=())
 
 
-def sections(run: Path) -> dict[SectionKey, Side]:
-    """The sections of a reported run.
+def sections(run: Path, findings: Findings | None = None) -> dict[SectionKey, Side]:
+    """The sections of a run, as these findings judge it or else its report.
 
     Raises:
         StoreError: it has no report.
     """
-    if not (run / "summary.json").exists():
+    if findings is None and not (run / "summary.json").exists():
         raise StoreError(f"{run}: has no report. {to_report(run)}")
     rows, sides = RunFolder(run).scores, {}
-    for section in read_record(run / "summary.json", Findings).sections:
+    for section in (findings or read_record(run / "summary.json", Findings)).sections:
         labels = {cell: place.setting for cell, place in section.by_cell.items()}
         frame = score_frame((row for row in rows if row.cell in labels), labels)
         key = SectionKey(section.task, section.dataset, section.model, section.protocol)
@@ -201,27 +211,20 @@ def attacks_of(scores: pd.DataFrame, metric: str) -> list[Scored]:
     return [attack for attack in scored(scores, metric) if attack.control == "none"]
 
 
-def _matched(before: Sequence[Scored], after: Sequence[Scored]) -> Iterator[Pair]:
+def _matched(before: Sequence[Scored], after: Sequence[Scored]) -> list[Pair]:
     """The same attack under the same defense; its options may differ if it is the only one."""
-    same = {(attack.place, attack.attacker): attack for attack in after}
-    rest = []
-    for attack in before:
-        other = same.pop((attack.place, attack.attacker), None)
-        if other is None:
-            rest.append(attack)
-        else:
-            yield attack, other
-    loose = [
-        {_loose(attack): attack for attack in unmatched} for unmatched in (rest, same.values())
-    ]
-    counts = [Counter(map(_loose, unmatched)) for unmatched in (rest, same.values())]
-    for key in loose[0]:
-        if counts[0][key] == counts[1][key] == 1:
-            yield loose[0][key], loose[1][key]
 
+    def loose(attack: Scored) -> tuple[object, ...]:
+        return attack.place, attack.attacker.attack, attack.attacker.adaptive
 
-def _loose(attack: Scored) -> tuple[object, ...]:
-    return attack.place, attack.attacker.attack, attack.attacker.adaptive
+    counts = [Counter(map(loose, side)) for side in (before, after)]
+
+    def key(attack: Scored) -> tuple[object, ...]:
+        alone = all(count[loose(attack)] <= 1 for count in counts)
+        return loose(attack) if alone else (attack.place, attack.attacker)
+
+    known = {key(attack): attack for attack in after}
+    return [(attack, known[key(attack)]) for attack in before if key(attack) in known]
 
 
 def _unmatched(run: Path, attacks: Sequence[Scored], matched: set[int], head: str) -> Iterator[str]:
@@ -254,9 +257,8 @@ def _change(what: str, pair: Pair, same: bool, comparisons: int) -> Change:
     before, after = (_known(attack.values) if same else {} for attack in pair)
     lead = difference(after, before, comparisons=comparisons)
     if lead is None:
-        one, other = (estimate(side.values) for side in pair)
-        low, high = _apart(one, other)
-        return Change(what=what, before=one.mean, after=other.mean, low=low, high=high, paired=0)
+        means = {"before": pair[0].mean, "after": pair[1].mean}
+        return Change(what=what, **means, low=None, high=None, paired=0)
     start = fmean(before[victim] for victim in before.keys() & after.keys())
     return Change(
         what=what,
@@ -273,10 +275,15 @@ def _known(values: Values) -> Values:
     return {victim: value for victim, value in values.items() if victim.row >= 0}
 
 
-def _apart(earlier: Estimate, other: Estimate) -> tuple[float | None, float | None]:
-    if earlier.low is None or earlier.high is None or other.low is None or other.high is None:
-        return None, None
-    return other.low - earlier.high, other.high - earlier.low
+def _verdicts(before: TaskFindings, after: TaskFindings, head: str) -> Iterator[str]:
+    """Words and grades of the judge that are not the same."""
+    words = [
+        {v.place: (v.word, v.grade) for v in side.evidence.verdicts} for side in (before, after)
+    ]
+    for place in [place for place in words[0] if place in words[1]]:
+        first, then = (" ".join(filter(None, side[place])) for side in words)
+        if first != then:
+            yield f"{head}{', '.join(_where(place))}: {first} to {then}"
 
 
 def _utility(before: TaskFindings, after: TaskFindings, head: str) -> Iterator[Change]:

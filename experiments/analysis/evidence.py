@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from pydantic import Field
 
 from experiments.analysis.keys import Placed
 from experiments.analysis.membership import Finding
 from experiments.analysis.statistics import Difference, Estimate
-from fedsim.files import Data
 from fedsim.records import AttackKey
+from fedsim.store.files import Data
 
 Word: TypeAlias = Literal[
     "leaks",
@@ -30,6 +31,7 @@ Kind: TypeAlias = Literal[
     "no_metric",
     "unrun",
     "no_null",
+    "no_blind",
     "few_clients",
     "alike",
     "wide",
@@ -54,6 +56,7 @@ Kind: TypeAlias = Literal[
     "power_unmeasured",
     "foreign_control",
     "hardly_tested",
+    "planted",
     "skipped",
 ]
 """Kinds of reasons, see ``docs/reference/verdicts.md``."""
@@ -76,6 +79,51 @@ class Reason(Data):
     metric: str = ""
     setting: str = ""
     numbers: dict[str, float] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of one defense; its word follows, in a verdict and on a page of captures.
+
+    Attributes:
+        grades: of all that leaks of the rows.
+        open: what keeps rows that are not shown to leak from a word of holding.
+        attacked: whether any attack guessed, or was to and did not end.
+        bounded: whether a bound on information rules out the smallest effect.
+        labels: whether labels that were withheld are read.
+        members: whether members are told.
+    """
+
+    grades: frozenset[Grade] = frozenset()
+    open: tuple[Reason, ...] = ()
+    attacked: bool = True
+    bounded: bool = False
+    labels: bool = False
+    members: bool = False
+
+    @property
+    def grade(self) -> Grade | None:
+        """How bad the worst leak is; None without one, and for members."""
+        known = {*self.grades, *(("class only",) if self.labels else ())}
+        return next((grade for grade in get_args(Grade) if grade in known), None)
+
+    @property
+    def rows(self) -> Word:
+        """The word on the private rows alone."""
+        if self.grades:
+            return "leaks"
+        if self.bounded:
+            return "holds by bound"
+        if not self.attacked:
+            return "not attacked"
+        return "not decided" if self.open else "no leak found"
+
+    @property
+    def word(self) -> Word:
+        """The word on rows, labels and members."""
+        if self.grades or not (self.labels or self.members):
+            return self.rows
+        return "labels leak" if self.labels else "members leak"
 
 
 class Clients(Data):
@@ -117,9 +165,8 @@ class Verdict(Placed):
         verbatim: clients with an example that came back exactly, and not by chance.
         exact: clients with an example that came back exactly, whatever a blind guess does.
         recovered: clients with an example that passed the threshold of the main metric.
-        beyond: clients with an example whose lead is above every null lead of any client, by the
-            smallest effect.
         reasons: why it is not another word, and what it rests on.
+        lacking: what a word of holding would lack whatever the scores are; not in the file.
         levels: rungs of the ladder of realism, if the rows name them.
         attacks: number of attacks with a score; they are one comparison, as an attacker runs all.
         victims: number of examples, counted once per round.
@@ -132,11 +179,6 @@ class Verdict(Placed):
         nulls: mean of each baseline of the strongest attack, on its own victims.
         over_null: all attacks as one less ``null`` on the same victims.
         beating: attacks that are shown to leak rows.
-        oblivious: the attack with the highest mean among those that ignore the defense.
-        adaptive: the attack with the highest mean among those that model the defense.
-        gained: the attack that ran in both variants and has the highest mean in one of them.
-        gain: its adaptive variant less its oblivious one on the same victims.
-        portfolio: mean if each client is attacked by what does best against all other clients.
     """
 
     word: Word
@@ -147,8 +189,8 @@ class Verdict(Placed):
     verbatim: Clients
     exact: Clients
     recovered: Clients
-    beyond: Clients
     reasons: tuple[Reason, ...]
+    lacking: tuple[Reason, ...] = Field(default=(), exclude=True)
     levels: tuple[str, ...]
     attacks: int
     victims: int
@@ -161,18 +203,14 @@ class Verdict(Placed):
     nulls: dict[str, float]
     over_null: Difference | None
     beating: tuple[AttackKey, ...]
-    oblivious: Reached | None
-    adaptive: Reached | None
-    gained: AttackKey | None
-    gain: Difference | None
-    portfolio: Estimate | None
 
 
 class Gap(Placed):
-    """Two runs of one attack on the same victims: ``difference`` is ``value`` less ``base``.
+    """What adapting an attack gains it on the same victims: ``difference``.
 
-    ``value`` and ``base`` are the adaptive and the oblivious variant, or the means under a defense
-    and without one.
+    Attributes:
+        value: mean of the adaptive variant.
+        base: mean of the oblivious one.
     """
 
     attacker: AttackKey
@@ -191,64 +229,13 @@ class Certified(Placed):
     high: float
 
 
-class NullCalls(Data):
-    """How often a mismatched update is called a leak; tests share victims, so without an interval.
-
-    Attributes:
-        baseline: what the guess from another client's update is compared with.
-        tested: number of comparisons.
-        called: number of those whose 95 % interval lies above 0.
-    """
-
-    baseline: str
-    tested: int
-    called: int
-
-
-class AtLoss(Data):
-    """Least leakage of one family of defenses at a stated cost in utility.
-
-    Attributes:
-        loss: cost, as a share of the utility without a defense.
-        leakage: under the strongest attack on each member; None if every member costs more.
-        how: the members interpolated between, or why there is no value.
-    """
-
-    setting: str
-    defense: str
-    loss: float
-    leakage: Estimate | None
-    how: str
-
-
-class EqualUtility(Placed):
-    """A defense compared with DP-SGD of equal utility, each under the strongest attack on it.
-
-    Attributes:
-        leakage: of the defense, on the victims of both; None without any.
-        dp_sgd: leakage of DP-SGD on the same victims, interpolated in utility.
-        difference: the defense less DP-SGD on the same victims; above 0, DP-SGD leaks less.
-        how: the members interpolated between, or why there is no value.
-    """
-
-    leakage: float | None
-    dp_sgd: float | None
-    difference: Difference | None
-    how: str
-
-
 class SectionEvidence(Data):
     """What the rows of a section prove, on the main metric.
 
     Attributes:
         gaps: adaptive less oblivious, for each attack that ran in both variants.
-        against_none: each defense less none, under the strongest attack on the defense.
     """
 
     verdicts: tuple[Verdict, ...]
     gaps: tuple[Gap, ...]
-    against_none: tuple[Gap, ...]
     certified: tuple[Certified, ...]
-    null_calls: tuple[NullCalls, ...]
-    at_loss: tuple[AtLoss, ...]
-    equal_utility: tuple[EqualUtility, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TypeAlias
 
@@ -14,8 +14,8 @@ from experiments.analysis.keys import DefenseInSetting, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
 from experiments.plan.config import VerdictRule
-from fedsim.files import SCHEMA, Data, Sealed
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, AttackKey, Modality
+from fedsim.store.files import SCHEMA, Data, Sealed
 
 Spread: TypeAlias = tuple[float, float | None, float | None]
 """A mean and the ends of its interval, None where there is none."""
@@ -163,6 +163,30 @@ def settled(measured: Sequence[RoundUtility]) -> RoundUtility | None:
     }
     means = {name: fmean(seeds.values()) for name, seeds in by_seed.items()}
     return last.model_copy(update={"values": means, "by_seed": by_seed})
+
+
+def learned(
+    measure: str, ends: Sequence[Mapping[str, float]], starts: Sequence[Mapping[str, float]]
+) -> bool:
+    """Whether training without a defense surely made the model better, paired by seed.
+
+    Of one seed that has no interval the mean counts, and the MCC where that is measured: a model
+    that names the commonest class has an accuracy, and an MCC of 0. True where nothing was measured
+    before training.
+
+    Args:
+        measure: of utility.
+        ends: measure -> value at the end, for each seed.
+        starts: the same before training.
+    """
+    known = set.intersection(*map(set, (*ends, *starts)))
+    name = "mcc" if "mcc" in known else measure
+    if name not in known:
+        return True
+    sign = 100 if UTILITY[name] == "higher" else -100  # in percent: no interval of hits
+    after, before = ([sign * values[name] for values in side] for side in (ends, starts))
+    gained = paired_difference(after, before, range(len(ends)), fewest=2)
+    return (gained.mean if gained.low is None else gained.low) > 0
 
 
 class TaskFindings(Data):

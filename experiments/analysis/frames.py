@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.analysis.keys import VictimKey
 from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow, UtilityRow
-from fedsim.rows import columns
+from fedsim.store.rows import columns
 
 PLACE = ["setting", "defense", "defense_options"]
 """Columns of a ``DefenseInSetting``."""
@@ -92,11 +92,6 @@ def with_prior(scores: pd.DataFrame) -> pd.DataFrame:
     return filled
 
 
-def counted(scores: pd.DataFrame) -> pd.DataFrame:
-    """``with_prior`` for the scores of ``fedsim.load``, each cell by itself."""
-    return with_prior(scores.assign(setting=scores.cell, has_value=scores.value.notna()))
-
-
 def attacked(scores: pd.DataFrame) -> pd.DataFrame:
     """The rows of attacks on clients: neither controls nor probes."""
     return scores[(scores.control == "none") & (scores.probe == "none")]
@@ -110,6 +105,12 @@ def victims(scores: pd.DataFrame) -> list[VictimKey]:
 def jobs(scores: pd.DataFrame) -> pd.DataFrame:
     """One row per job."""
     return scores.drop_duplicates(["cell", *ATTACK, "control", "round", "client"], keep="last")
+
+
+def jobs_of_attacks(scores: pd.DataFrame) -> dict[str, int]:
+    """Number of jobs of attacks on clients by status, those of the blind guess left out."""
+    known = attacked(scores)
+    return by_status(jobs(known[known.attack != PRIOR_ONLY]))
 
 
 def by_status(jobs: pd.DataFrame) -> dict[str, int]:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from experiments.analysis.evidence import Clients
 from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored
 from experiments.analysis.portfolio import blind_guess
-from experiments.analysis.statistics import Ends, clopper_pearson
 from experiments.stages.coverage import EXACT, EXACT_PSNR, THRESHOLDS
 from fedsim.records import MAIN, OTHER_CLIENT, OTHER_CLIENTS, SECOND_CLIENT, Modality
 
 EXACT_METRIC: dict[Modality, str] = {"image": "mse", "text": "exact_match"}
+EXACT_VALUE = {"mse": (-1.0, -EXACT["mse"]), "exact_match": (1.0, EXACT["exact_match"])}
+"""Metric -> 1 where more is nearer, else -1; and the exact value times that."""
 EXACT_MAIN = {"psnr": EXACT_PSNR, "rougeL": 1.0 - 1e-9}
 """Exact by the main metric, where the metric of exactness was not scored."""
+Bar: TypeAlias = Literal["verbatim", "recognisable"]
 CLOSE = {"psnr": 22.0, "rougeL": 0.6}
 """An example that a guess without its update comes so close to is guessable, and no evidence.
 Halved, ordinary sentences (.3) and most pictures (11 dB) are, and nothing is; doubled, none is, and
@@ -51,16 +53,15 @@ class Hits:
     certified: frozenset[VictimKey]
     draws: int
 
-    def shown(self, comparisons: int = 1) -> bool:
+    def shown(self, error: float = ERROR) -> bool:
         """Whether examples that passed alone are more than chance explains."""
-        error = ERROR / comparisons
         return bool(self.draws) and exceeds(
             examples(self.alone), examples(self.chance), self.draws, error
         )
 
-    def counted(self, comparisons: int = 1) -> frozenset[VictimKey]:
+    def counted(self, error: float = ERROR) -> frozenset[VictimKey]:
         """Victims that count as leaks: a true certificate is a proof, the others if shown."""
-        return self.alone | self.proven if self.shown(comparisons) else self.proven
+        return self.alone | self.proven if self.shown(error) else self.proven
 
 
 def exceeds(own: int, chance: int, draws: int, error: float) -> bool:
@@ -93,26 +94,28 @@ def _by_luck(own: int, draws: int) -> float:
 
 
 def hits(
+    known: Mapping[str, Sequence[Scored]],
+    modality: Modality,
     attacks: Sequence[Scored],
-    here: Sequence[Scored],
-    main: Sequence[Scored],
-    bar: float,
-    sign: float,
-    close: float,
+    bar: Bar,
 ) -> Hits:
     """What passed a bar under these attacks.
 
     Args:
+        known: metric -> values by attack, of one defense, controls included.
+        modality: decides the metrics.
         attacks: of the portfolio.
-        here: all scores of the metric under one defense.
-        main: all scores of the main metric, which says what comes near.
-        bar: passed by values of at least this, times ``sign``.
-        sign: -1 where less is nearer.
-        close: value of the main metric from which a guess comes near.
+        bar: exactness, by the main metric if no other was scored, or the threshold of that.
     """
-    own = {attack.attacker for attack in attacks}
+    own, name, exact = {a.attacker for a in attacks}, MAIN[modality], EXACT_METRIC[modality]
+    main = known.get(name, ())
+    here, sign, limit = main, 1.0, THRESHOLDS[name]
+    if bar == "verbatim" and known.get(exact):
+        here, sign, limit = known[exact], *EXACT_VALUE[exact]
+    elif bar == "verbatim":
+        limit = EXACT_MAIN[name]
 
-    def passed(known: Iterable[Scored], limit: float, side: float) -> frozenset[VictimKey]:
+    def passed(known: Iterable[Scored], limit: float, side: float = 1.0) -> frozenset[VictimKey]:
         return frozenset(
             victim
             for attempt in known
@@ -129,43 +132,16 @@ def hits(
     def blind(known: Sequence[Scored]) -> list[Scored]:
         return [guess] if (guess := blind_guess(known)) else []
 
-    hit, lucky = passed(seen(here), bar, sign), passed(nulls(here), bar, sign)
-    guessable = passed(blind(here), bar, sign) | passed(blind(main), close, 1.0)
+    hit, lucky = passed(seen(here), limit, sign), passed(nulls(here), limit, sign)
+    guessable = passed(blind(here), limit, sign) | passed(blind(main), CLOSE[name])
     return Hits(
         hit=hit,
-        alone=hit - guessable - lucky - passed(nulls(main), close, 1.0),
-        chance=lucky - hit - guessable - passed(seen(main), close, 1.0),
-        proven=frozenset(v for a in seen(here) for v in a.certified & passed([a], bar, sign)),
+        alone=hit - guessable - lucky - passed(nulls(main), CLOSE[name]),
+        chance=lucky - hit - guessable - passed(seen(main), CLOSE[name]),
+        proven=frozenset(v for a in seen(here) for v in a.certified & passed([a], limit, sign)),
         certified=frozenset(v for attack in seen(here) for v in attack.certified),
         draws=_draws(attacks, here),
     )
-
-
-def exact_hits(
-    known: Mapping[str, Sequence[Scored]], modality: Modality, attacks: Sequence[Scored]
-) -> Hits:
-    """Victims that came back exactly; by the main metric if no other was scored.
-
-    Args:
-        known: metric -> values by attack, of one defense, controls included.
-        modality: decides the metrics.
-        attacks: of the portfolio.
-    """
-    metric, name = EXACT_METRIC[modality], MAIN[modality]
-    main = known.get(name, ())
-    if known.get(metric):
-        sign = -1.0 if metric == "mse" else 1.0
-        return hits(attacks, known[metric], main, sign * EXACT[metric], sign, CLOSE[name])
-    return hits(attacks, main, main, EXACT_MAIN[name], 1.0, CLOSE[name])
-
-
-def recovered_hits(
-    known: Mapping[str, Sequence[Scored]], modality: Modality, attacks: Sequence[Scored]
-) -> Hits:
-    """Victims that passed the threshold of the main metric."""
-    name = MAIN[modality]
-    main = known.get(name, ())
-    return hits(attacks, main, main, THRESHOLDS[name], 1.0, CLOSE[name])
 
 
 def _draws(attacks: Sequence[Scored], here: Sequence[Scored]) -> int:
@@ -193,30 +169,3 @@ def owners(victims: Iterable[VictimKey]) -> frozenset[int]:
 def examples(victims: Iterable[VictimKey]) -> int:
     """How many different rows these are; rows that are not known differ."""
     return len({victim.row if victim.row >= 0 else victim for victim in victims})
-
-
-def independent(victims: Iterable[VictimKey]) -> int:
-    """Number of their clients, or of their rows if these are fewer: clients may hold the same."""
-    known = list(victims)
-    return min(len(owners(known)), examples(known))
-
-
-def clients_of(
-    victims: Collection[VictimKey], of: Collection[VictimKey], answered: Collection[VictimKey]
-) -> Clients:
-    """The clients of these victims as a share of all clients.
-
-    Args:
-        victims: on which an attack passed.
-        of: all victims; the share is at least that of their clients.
-        answered: those that some attack did not refuse; it is at most that of their clients.
-    """
-    hit = len(owners(victims))
-    low, high = _ends(hit, of)[0], _ends(hit, answered)[1]
-    return Clients(hit=hit, of=len(owners(of)), examples=len(victims), low=low, high=high)
-
-
-def _ends(hit: int, victims: Collection[VictimKey]) -> Ends:
-    """Interval of the share of clients, each end one-sided at 95 %."""
-    trials = independent(victims)
-    return clopper_pearson(hit * trials / max(len(owners(victims)), 1), trials, error=0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fedsim.files import Data
+from fedsim.store.files import Data
 
 
 class FamilyKey(NamedTuple):
@@ -27,11 +27,6 @@ class DefenseInSetting(NamedTuple):
     setting: str
     defense: str
     defense_options: str
-
-    @property
-    def family(self) -> FamilyKey:
-        """The key without the options."""
-        return FamilyKey(self.setting, self.defense)
 
 
 class VictimKey(NamedTuple):

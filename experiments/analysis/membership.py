@@ -1,4 +1,4 @@
-"""Membership and properties in numbers, by defense, attack, control and round."""
+"""Membership in numbers, by defense, attack, control and round."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from experiments.analysis.statistics import Estimate, mean, paired_difference
+from experiments.analysis.keys import VictimKey
+from experiments.analysis.paired import Values, difference, estimate
+from experiments.analysis.statistics import Estimate
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title, told_apart
-from fedsim.cell import CellConfig
-from fedsim.files import Record
+from fedsim.config.cell import CellConfig
 from fedsim.records import OTHER_CLIENT, SECOND_CLIENT, AttackKey, ScoreRow
+from fedsim.store.files import Record
 
 METRICS = {
     "membership_auc": "AUC",
     "membership_tpr_1": "TPR at FPR 1 %",
     "membership_tpr_01": "TPR at FPR 0.1 %",
-    "class_distance": "distance of class shares",
-    "word_precision": "precision of named words",
-    "word_recall": "recall of named words",
-    "word_calibration": "calibration error of words",
 }
 """Metric -> its printed name."""
 _OTHER = title(OTHER_CLIENT)
@@ -40,7 +38,7 @@ class Finding(Record):
 
     Attributes:
         round: None for all rounds together.
-        n: members, or updates where properties are inferred.
+        n: members.
         lost: those of them whose job failed or was cut short; without scores they count as a
             blind guess.
         tells: whether an AUC or TPR lies above that of a guess, at an error of 2.5 % that the
@@ -76,19 +74,10 @@ class Finding(Record):
         """One line."""
         where = f"{self.setting}; " if self.setting else ""
         when = "" if self.round is None else f"round {self.round}; "
-        what = "members" if self.metric.startswith("membership") else "updates"
         return (
             f"{where}{self.defense}; {self.attack}; {when}{self.control}: "
-            f"{METRICS[self.metric]} {self.number}, {self.n} {what}{self.cut}"
+            f"{METRICS[self.metric]} {self.number}, {self.n} members{self.cut}"
         )
-
-
-class _Member(NamedTuple):
-    cell: str
-    round: int
-    client: int
-    example: int
-    row: int
 
 
 class _Group(NamedTuple):
@@ -103,7 +92,7 @@ class _Group(NamedTuple):
 def inferred(
     rows: Sequence[ScoreRow], settings: Mapping[str, str], cells: Mapping[str, CellConfig]
 ) -> list[Finding]:
-    """Means over the rows of ``membership.parquet`` or ``properties.parquet``, of clients only.
+    """Means over the rows of ``membership.parquet``, of clients only.
 
     Failed jobs count as guessing at random, and those that refused not at all. Where several rounds
     were captured, each round follows all rounds together.
@@ -160,7 +149,7 @@ def _finding(
     attacks: int,
 ) -> Finding:
     values = _values(rows)
-    known = _mean(values, 1)
+    known = estimate(values)
     fresh = min(cells[row.cell].candidates.fresh for row in rows)
     comparisons = attacks * len(_CHANCE) * _ROUTES
     return Finding(
@@ -176,27 +165,20 @@ def _finding(
     )
 
 
-def _values(rows: Sequence[ScoreRow]) -> dict[_Member, float]:
+def _values(rows: Sequence[ScoreRow]) -> Values:
     return {
-        _Member(row.cell, row.round, row.client, row.example, _number(row)): row.value
+        VictimKey(
+            row.seed, row.client, row.round, row.example, -1 if row.row is None else row.row
+        ): row.value
         for row in rows
         if row.value is not None
     }
 
 
-def _number(row: ScoreRow) -> int:
-    return -1 if row.row is None else row.row
-
-
-def _mean(values: Mapping[_Member, float], comparisons: int) -> Estimate:
-    clients, rows = ([getattr(member, name) for member in values] for name in ("client", "row"))
-    return mean([*values.values()], clients, comparisons=comparisons, rows=rows)
-
-
 def _tells(
     metric: str,
-    values: Mapping[_Member, float],
-    other: Mapping[_Member, float],
+    values: Values,
+    other: Values,
     fresh: int,
     comparisons: int,
 ) -> bool:
@@ -212,23 +194,15 @@ def _tells(
     that interval, as where all members are ranked first: then by Mann and Whitney's rank test of
     one member a client among the fresh rows, whose AUC scatters more than that of all its members.
     """
-    whole, error = _mean(values, comparisons), 0.025 / comparisons
+    whole, error = estimate(values, 0.05 / comparisons), 0.025 / comparisons
     if metric == "membership_auc" and by_ranks(whole, fresh) <= error:
         return True
     low = whole.low
     if low is None or low <= _CHANCE[metric]:
         return False
-    both = [member for member in values if member in other]
-    if both:
-        between = paired_difference(
-            [values[member] for member in both],
-            [other[member] for member in both],
-            [member.client for member in both],
-            comparisons=comparisons,
-            rows=[member.row for member in both],
-        )
-        if between.low is not None and between.low > 0:
-            return True
+    between = difference(values, other, comparisons=comparisons)
+    if between is not None and between.low is not None and between.low > 0:
+        return True
     return low > _by_chance(metric, fresh, error)
 
 

@@ -59,16 +59,17 @@ def is_attack(candidate: Scored) -> bool:
     return candidate.control == "none" and candidate.attacker.attack != PRIOR_ONLY
 
 
-def scored(scores: pd.DataFrame, metric: str) -> list[Scored]:
+def scored(scores: pd.DataFrame, metric: str, probe: str = "none") -> list[Scored]:
     """Every attack on clients, controls included, with at least one value of its own.
 
     Args:
-        scores: see ``score_frame``; rows of probes are ignored.
+        scores: see ``score_frame``.
         metric: the metric to read.
+        probe: of clients, or the kind of probes.
     """
     blind = (scores.attack == PRIOR_ONLY) | (scores.control != "none")
     lost = blind & scores.status.isin(LOST)  # its blank guess is no null baseline
-    measured = scores[(scores.metric == metric) & (scores.probe == "none") & ~lost]
+    measured = scores[(scores.metric == metric) & (scores.probe == probe) & ~lost]
     attacks = []
     for place, here in measured.groupby(PLACE):
         prior = _values(here[here.attack == PRIOR_ONLY])
@@ -111,11 +112,11 @@ def difference(
     )
 
 
-def estimate(values: Values) -> Estimate:
-    """Mean with its 95 % interval, clustered by client."""
+def estimate(values: Values, error: float = 0.05) -> Estimate:
+    """Mean with its interval at level 1 - ``error``, clustered by client."""
     ordered = sorted(values)
     clients, rows = ([getattr(v, name) for v in ordered] for name in ("owner", "row"))
-    return mean([values[victim] for victim in ordered], clients, rows=rows)
+    return mean([values[victim] for victim in ordered], clients, error=error, rows=rows)
 
 
 def portfolio(attacks: Sequence[Scored]) -> Values:

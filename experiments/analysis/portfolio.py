@@ -126,10 +126,10 @@ class Comparison:
         return any(map(self._below, leads)) and not any(map(self._above, leads))
 
     @property
-    def most(self) -> float | None:
-        """The mean lead over all baselines together is at most this; None without a bound."""
+    def most(self) -> float:
+        """The mean lead over all baselines together is at most this; infinite without a bound."""
         ends = [lead.high for lead in self.leads.values() if lead.high is not None]
-        return min(ends, default=None)
+        return min(ends, default=math.inf)
 
     @property
     def hardest(self) -> str | None:
@@ -214,21 +214,21 @@ def compare(
         return None
     blind = blind_guess(here)
     bests = best_of_each(attacks, here, question.smallest)
-    leads: dict[str, Difference] = {}
+    leads: dict[str, Difference | None] = {}
     if blind is not None:
         chosen = portfolio(attacks) or {v: x for a in attacks for v, x in a.values.items()}
-        leads |= _named(PRIOR_ONLY, difference(chosen, blind.values, comparisons=comparisons))
+        leads[PRIOR_ONLY] = difference(chosen, blind.values, comparisons=comparisons)
     beyond, above = frozenset[int](), frozenset[int]()
     if bests is not None:
         other = bests.values(bests.nulls.mean(0))
         over = difference(bests.values(bests.own), other, comparisons=comparisons)
-        leads |= _named(OTHER_CLIENT, over)
+        leads[OTHER_CLIENT] = over
         beyond, above = _outliers(bests, question)
     known = {null.attacker for null in here if null.control == OTHER_CLIENT}
     victims = {victim for attack in attacks for victim in attack.values}
     return Comparison(
         metric=question.metric,
-        leads=leads,
+        leads={kind: lead for kind, lead in leads.items() if lead is not None},
         smallest=question.smallest,
         clients=question.clients,
         whole=blind is None or victims <= blind.values.keys(),
@@ -286,22 +286,22 @@ def blind_guess(here: Iterable[Scored]) -> Scored | None:
 
 def jointly(by_metric: Sequence[Sequence[Scored]]) -> list[Scored]:
     """Scores of which each is the least of the leads over the blind guess on several metrics."""
-    blind = [blind_guess(here) for here in by_metric]
-    if not by_metric or any(guess is None for guess in blind):
-        return []
-    leads = []
-    for attempt in by_metric[0]:
-        parts = [next((o for o in here if _same(o, attempt)), None) for here in by_metric]
-        if all(part is not None for part in parts):
-            values = [
-                {v: x - guess.values[v] for v, x in part.values.items() if v in guess.values}
-                for part, guess in zip(parts, blind, strict=True)
-                if part is not None and guess is not None
-            ]
-            shared = set.intersection(*map(set, values))
-            joint = {victim: min(value[victim] for value in values) for victim in shared}
-            leads.append(replace(attempt, values=joint))
-    return [lead for lead in leads if lead.values]
+    tables = []
+    for here in by_metric:
+        guess = blind_guess(here)
+        base = {} if guess is None else guess.values
+        leads = {
+            (o.attacker, o.control): {v: x - base[v] for v, x in o.values.items() if v in base}
+            for o in here
+        }
+        tables.append(leads)
+    joint = []
+    for attempt in by_metric[0] if by_metric else ():
+        parts = [table.get((attempt.attacker, attempt.control), {}) for table in tables]
+        shared = set.intersection(*map(set, parts))
+        least = {victim: min(part[victim] for part in parts) for victim in shared}
+        joint.append(replace(attempt, values=least))
+    return [lead for lead in joint if lead.values]
 
 
 def refusing(
@@ -360,14 +360,6 @@ def _clients(victims: Sequence[VictimKey], where: npt.NDArray[np.bool_]) -> froz
         holder.setdefault(victim.row, victim.owner) if victim.row >= 0 else victim.owner
         for victim in chosen
     )
-
-
-def _named(kind: str, lead: Difference | None) -> dict[str, Difference]:
-    return {} if lead is None else {kind: lead}
-
-
-def _same(candidate: Scored, attempt: Scored) -> bool:
-    return (candidate.attacker, candidate.control) == (attempt.attacker, attempt.control)
 
 
 def _is_without_scatter(lead: Difference) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments.analysis.evidence import Kind, Reason
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import Finding
-from experiments.plan.config import VerdictRule
+from experiments.analysis.paired import Scored, difference, estimate, is_attack
+from experiments.analysis.portfolio import blind_guess
 from experiments.plan.entries import allows_for
+from experiments.stages.search_errors import SearchErrors
 from fedsim.records import LOST, AttackKey
 
 MISSED = 0.1
@@ -38,106 +42,82 @@ class Search:
     excess: float
     unit: str
 
-    def joined(self, other: Search) -> Search:
-        """Both, of two trainings; the excess of the one that missed more."""
-        worse = max(self, other, key=lambda search: search.errors)
-        updates = self.updates + other.updates
-        return Search(updates, self.errors + other.errors, worse.excess, self.unit)
+    @classmethod
+    def by_attack(cls, known: Iterable[SearchErrors]) -> dict[AttackKey, Search]:
+        """Over all trainings of one defense; the excess is that of the one that missed most."""
+        parts: dict[AttackKey, list[SearchErrors]] = defaultdict(list)
+        for errors in known:
+            parts[errors.attacker].append(errors)
+        return {
+            key: cls(
+                sum(part.missed for part in mine),
+                sum(part.errors for part in mine),
+                max(reversed(mine), key=lambda part: part.errors).excess or 0.0,
+                mine[0].unit,
+            )
+            for key, mine in parts.items()
+        }
 
 
-@dataclass(frozen=True, slots=True)
-class Power:
-    """What is known of the attacks on one defense beside their scores.
-
-    Attributes:
-        defense: its name; ``none`` without one.
-        options: its options as canonical JSON.
-        tried: whether each attack guessed at half of the victims or more.
-        working: attacks that are shown to leak undefended victims, and the setting of these.
-        leads: of each attack its mean lead over the blind guess.
-        searches: of those that have an objective.
-        smallest: smallest effect that counts.
-    """
-
-    defense: str
-    options: str
-    tried: Mapping[AttackKey, bool]
-    working: Mapping[AttackKey, str]
-    leads: Mapping[AttackKey, float]
-    searches: Mapping[AttackKey, Search]
-    smallest: float
-
-    @property
-    def fitting(self) -> list[AttackKey]:
-        """Attacks that tried the victims, under a defense those that model it."""
-        keys = [key for key, tried in self.tried.items() if tried]
-        if self.defense == "none":
-            return keys
-        return [key for key in keys if allows_for(key, self.options)]
-
-    @property
-    def controls(self) -> dict[AttackKey, str]:
-        """Those of them that are shown to work without a defense, by which setting."""
-        return {key: self.working[key] for key in self.fitting if key in self.working}
-
-    @property
-    def _resting(self) -> list[float]:
-        return [self.leads[key] for key in self.controls if key in self.leads]
-
-    def lacking(self) -> Iterator[Reason]:
-        """What is missing for a word of holding."""
-        if not any(self.tried.values()):
-            yield Reason(kind="hardly_tested")
-        elif not self.fitting:
-            yield Reason(kind="no_adaptive")
-        elif not self.controls:
-            yield Reason(kind="no_control")
-        elif missing := shortfall(self._resting, self.smallest):
-            yield Reason(kind="below_blind", numbers={"mean": -missing})
-        for attack, search in self.searches.items():
-            if search.errors > MISSED * search.updates:
-                numbers = {
-                    "errors": float(search.errors),
-                    "updates": float(search.updates),
-                    "excess": search.excess,
-                }
-                yield Reason(
-                    kind="search_errors", attack=attack, metric=search.unit, numbers=numbers
-                )
-
-    def noted(self, setting: str) -> Iterator[Reason]:
-        """What a word of holding says beside itself."""
-        known = self.controls
-        if setting not in known.values():
-            attack, where = next(iter(known.items()))
-            yield Reason(kind="foreign_control", attack=attack, setting=where)
-        if not self.searches:
-            yield Reason(kind="power_unmeasured")
+def fitting(attacks: Iterable[Scored], place: DefenseInSetting) -> list[Scored]:
+    """Attacks that tried the victims, under a defense those that model it."""
+    bare, options = place.defense == "none", place.defense_options
+    return [a for a in attacks if a.tried and (bare or allows_for(a.attacker, options))]
 
 
-def shortfall(leads: Sequence[float], effect: float) -> float | None:
-    """How much less than a blind guess the best of some attacks returns: they test nothing.
+def powerless(
+    place: DefenseInSetting,
+    attacks: Sequence[Scored],
+    here: Sequence[Scored],
+    working: Collection[AttackKey],
+    smallest: float,
+) -> Iterator[Reason]:
+    """Why the attacks on a defense, finding nothing, would show nothing.
 
-    An attack that returns less than an attacker knows without any update, as an empty text, has not
-    read what is there; that it fails says nothing of a better one.
+    Below a blind guess an attack has not read what is there, as where it returns an empty text.
 
     Args:
-        leads: of each attack its mean lead over the blind guess; positive where it leaks more.
-        effect: smallest effect that counts, in the same units.
-
-    Returns:
-        What is missing, above ``effect``; None where an attack comes up to the blind guess, or none
-        was compared with one.
+        place: the defense and its setting.
+        attacks: on it, by the main metric.
+        here: the same with controls and the blind guess.
+        working: attacks that are shown to leak undefended victims.
+        smallest: smallest effect that counts.
     """
-    best = max(leads, default=0.0)
-    return -best if best < -effect else None
+    known, blind = fitting(attacks, place), blind_guess(here)
+    controls = [attack for attack in known if attack.attacker in working]
+    if not any(attack.tried for attack in attacks):
+        yield Reason(kind="hardly_tested")
+    elif not known:
+        yield Reason(kind="no_adaptive")
+    elif not controls:
+        yield Reason(kind="no_control")
+    elif blind is not None:
+        leads = [difference(attack.values, blind.values) for attack in controls]
+        best = max((lead.mean for lead in leads if lead), default=0.0)
+        if place.defense != "none" and not any(blind.values.values()):
+            yield Reason(kind="no_blind")
+        elif best < -smallest:
+            yield Reason(kind="below_blind", numbers={"mean": best})
 
 
-def counting_effect(unit: str, rule: VerdictRule) -> float:
-    """Smallest effect that counts on a metric of that unit, in this unit; see ``[verdict]``."""
-    if unit == "dB":
-        return rule.psnr
-    return rule.rouge * (100.0 if unit == "points" else 1.0)
+def noted(
+    place: DefenseInSetting, attacks: Sequence[Scored], working: Mapping[AttackKey, str]
+) -> Iterator[Reason]:
+    """That what a word of holding rests on was shown to work in another setting alone."""
+    known = [attack.attacker for attack in fitting(attacks, place)]
+    settings = {key: working[key] for key in known if key in working}
+    if place.setting not in settings.values():
+        attack, where = next(iter(settings.items()))
+        yield Reason(kind="foreign_control", attack=attack, setting=where)
+
+
+def ended_early(searches: Mapping[AttackKey, Search]) -> Iterator[Reason]:
+    """Searches that missed what the updates tell, in too many of them."""
+    for attack, search in searches.items():
+        if search.errors > MISSED * search.updates:
+            counts = {"errors": float(search.errors), "updates": float(search.updates)}
+            numbers = counts | {"excess": search.excess}
+            yield Reason(kind="search_errors", attack=attack, metric=search.unit, numbers=numbers)
 
 
 def broken(jobs: Mapping[str, int]) -> int:
@@ -163,3 +143,13 @@ def unsure(members: Finding | None) -> Iterator[Reason]:
     if members and not members.tells and (members.mean > _HIGH_AUC or members.lost):
         numbers = {"mean": members.mean, "members": float(members.n), "lost": float(members.lost)}
         yield Reason(kind="members", metric=members.metric, numbers=numbers)
+
+
+def unlike_planted(attacks: Iterable[Scored], planted: Iterable[Scored]) -> Iterator[Reason]:
+    """Attacks that surely read more of planted rows than of the clients' under the same defense."""
+    known = {(a.place, a.attacker): estimate(a.values) for a in planted if is_attack(a)}
+    for attack in attacks:
+        own, other = estimate(attack.values), known.get((attack.place, attack.attacker))
+        if other and other.low is not None and own.high is not None and other.low > own.high:
+            numbers = {"planted": other.mean, "mean": own.mean, "victims": float(other.n)}
+            yield Reason(kind="planted", attack=attack.attacker, numbers=numbers)

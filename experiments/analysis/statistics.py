@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsim.errors import ConfigError
-from fedsim.files import Record
+from fedsim.store.files import Record
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Members: TypeAlias = npt.NDArray[np.intp]
@@ -137,12 +137,12 @@ def mean(
     values: npt.ArrayLike,
     clusters: npt.ArrayLike,
     *,
-    comparisons: int = 1,
+    error: float = 0.05,
     rows: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Mean with its interval at level 1 - 0.05 / ``comparisons``; the rest as in ``summary``."""
+    """Mean with its interval at level 1 - ``error``; the rest as in ``summary``."""
     scores, members, same = _checked(values, clusters, rows)
-    ends = _outer(scores, _groupings(members, same), 0.05 / comparisons, FEW)
+    ends = _outer(scores, _groupings(members, same), error, FEW)
     return Estimate(**_described(scores, members, same, ends))
 
 

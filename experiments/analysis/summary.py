@@ -20,7 +20,6 @@ from experiments.analysis.findings import (
     Result,
     RoundUtility,
     TaskFindings,
-    settled,
 )
 from experiments.analysis.frames import (
     ATTACK,
@@ -41,8 +40,8 @@ from experiments.stages.coverage import THRESHOLDS
 from experiments.stages.search_errors import SearchErrors
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import natural, settings
-from fedsim.build import registry
-from fedsim.cell import CellConfig
+from fedsim.config.build import registry
+from fedsim.config.cell import CellConfig
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
@@ -194,7 +193,7 @@ def _section(
         evidence=evidence(
             scores,
             key.modality,
-            _utility_at_end(results, curve),
+            list(dict.fromkeys(p.place for p in sorted((*results, *curve), key=_order))),
             rule=rule,
             members=members,
             searches=searches,
@@ -226,25 +225,11 @@ def _searches(
     known: Iterable[SearchErrors], labels: Mapping[str, str]
 ) -> dict[DefenseInSetting, dict[AttackKey, Search]]:
     """How far each attack searched under each defense, over all seeds."""
-    searches: dict[DefenseInSetting, dict[AttackKey, Search]] = defaultdict(dict)
+    parts: dict[DefenseInSetting, list[SearchErrors]] = defaultdict(list)
     for errors in known:
         place = DefenseInSetting(labels[errors.cell], errors.defense, errors.defense_options)
-        search = Search(errors.missed, errors.errors, errors.excess or 0.0, errors.unit)
-        before = searches[place].get(errors.attacker)
-        searches[place][errors.attacker] = search if before is None else before.joined(search)
-    return searches
-
-
-def _utility_at_end(
-    results: Sequence[Result], curve: Sequence[RoundUtility]
-) -> dict[DefenseInSetting, dict[str, float] | None]:
-    """Every defense that was attacked or measured, in the order of the page."""
-    ordered = sorted((*results, *curve), key=_order)
-    ends = {
-        place: settled([point for point in curve if point.place == place])
-        for place in dict.fromkeys(point.place for point in ordered)
-    }
-    return {place: end.values if end else None for place, end in ends.items()}
+        parts[place].append(errors)
+    return {place: Search.by_attack(mine) for place, mine in parts.items()}
 
 
 def _private_examples(scores: pd.DataFrame) -> int:

@@ -1,42 +1,26 @@
 """The verdict on each defense: one record of evidence, and one function from it to a word.
 
-``docs/reference/verdicts.md`` has the rule in full. In short, the first that holds:
-
-``leaks``: more private examples came back exactly (*verbatim*), or past the threshold
-(*recognisable*), than chance explains, each where no guess without the update comes near; or the
-mean of all attacks as one, or a minority of clients, is above every null baseline by more than the
-smallest effect (*better than guessing*); or so are precision and recall of words (*words*).
-``labels leak``, ``members leak``: rows are not shown to leak, but withheld labels, or members, are.
-``holds by bound``: the replies tell too little for the smallest effect, whatever the attack.
-``no leak found``: the mean is surely below the smallest effect, no client is above every null, and
-the attacks had the power to find a leak.
-``not attacked``: no attack has a score.
-``not decided``: anything else; the reasons say what would decide it.
+``docs/reference/verdicts.md`` has the rule. The first that holds: rows *leak* where examples came
+back beyond chance, or all attacks as one beat every baseline; *labels* or *members leak*; rows
+*hold by bound*; *no leak is found*, by attacks with power; else it is *not decided*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import isfinite
+from typing import Any
 
 import pandas as pd
 
-from experiments.analysis.evidence import Clients, Grade, Reached, Reason, Verdict, Word
-from experiments.analysis.frames import attacked, by_status, jobs
-from experiments.analysis.gaps import adaptive_gaps
-from experiments.analysis.hits import (
-    EXACT_METRIC,
-    Hits,
-    clients_of,
-    exact_hits,
-    examples,
-    owners,
-    recovered_hits,
-)
+from experiments.analysis.evidence import Clients, Grade, Reached, Reason, Shown, Verdict
+from experiments.analysis.frames import jobs_of_attacks
+from experiments.analysis.hits import ERROR, EXACT_METRIC, Bar, Hits, examples, hits, owners
 from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.membership import Finding
-from experiments.analysis.paired import Scored, difference, estimate, is_attack, portfolio
+from experiments.analysis.paired import Scored, estimate, is_attack
 from experiments.analysis.portfolio import (
     Comparison,
     Question,
@@ -46,7 +30,17 @@ from experiments.analysis.portfolio import (
     leaking_parts,
     refusing,
 )
-from experiments.analysis.power import Power, Search, broken, lost, unsure
+from experiments.analysis.power import (
+    Search,
+    broken,
+    ended_early,
+    lost,
+    noted,
+    powerless,
+    unlike_planted,
+    unsure,
+)
+from experiments.analysis.statistics import Ends, clopper_pearson
 from experiments.plan.config import VerdictRule
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, UNSCORED, AttackKey, Modality
 
@@ -62,54 +56,173 @@ alone. Halved, the mean image of a class of MNIST (1.25 dB) still is; doubled, o
 leak."""
 
 _RULE = VerdictRule()
-
-_NOTHING: Mapping[AttackKey, str] = {}
-_NO_SEARCHES: Mapping[AttackKey, Search] = {}
+_NOTHING: Mapping[AttackKey, Any] = {}
 _MANY_LABELS = 0.5
 """Share of labels read beyond every baseline that no word of holding stands beside, though the
 clients are too few, or too much alike, to show it. Halved, chance keeps verdicts on five clients
 open; doubled, none is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Evidence:
-    """All that the word rests on.
+    """All that the word rests on; see ``judge``.
 
     Attributes:
-        attacks: on the main metric.
-        match: all of them as one against their baselines; None where none has a score.
-        over_class: the same by what the class cannot explain, where withheld labels may be read.
-        answered: each attack that refused victims, on the others, against its baselines.
-        words: as ``match``, by words of the batch that are both right and complete.
-        either: the same by each of the two.
-        labels: as ``match``, by the labels that attacks infer.
-        readers: mean lead of each attack by labels, over the baseline that it beats by least.
-        parts: rounds or seeds on which alone the attacks leak.
-        exact: victims that came back exactly.
-        recovered: victims that passed the threshold.
-        false: attack -> certificates, and how many of them are false.
-        jobs: by status.
-        power: of the attacks.
-        members: what tells members best.
-        bounded: whether no attack can gain the smallest effect.
+        here: metric -> values by attack, controls included, under this defense.
+        jobs: by status, those of ``prior_only`` left out.
+        comparisons: questions that share the error of a leak.
     """
 
-    attacks: Sequence[Scored]
-    match: Comparison | None
-    over_class: Comparison | None
-    answered: Sequence[tuple[Scored, Comparison]]
-    words: Comparison | None
-    either: Sequence[Comparison]
-    labels: Comparison | None
-    readers: Mapping[AttackKey, float]
-    parts: Sequence[Reason]
-    exact: Hits
-    recovered: Hits
-    false: Mapping[AttackKey, tuple[int, int]]
+    place: DefenseInSetting
+    here: Mapping[str, Sequence[Scored]]
+    modality: Modality
+    rule: VerdictRule
     jobs: Mapping[str, int]
-    power: Power
-    members: Finding | None
-    bounded: bool
+    working: Mapping[AttackKey, str] = field(default_factory=dict)
+    searches: Mapping[AttackKey, Search] = field(default_factory=dict)
+    members: Finding | None = None
+    bounded: bool = False
+    planted: Sequence[Scored] = ()
+    comparisons: int = 1
+
+    @cached_property
+    def main(self) -> Sequence[Scored]:
+        """All values of the main metric."""
+        return self.here[MAIN[self.modality]]
+
+    @cached_property
+    def attacks(self) -> list[Scored]:
+        """On the main metric."""
+        return list(filter(is_attack, self.main))
+
+    @cached_property
+    def victims(self) -> frozenset[VictimKey]:
+        """Of any attack."""
+        return frozenset(victim for attack in self.attacks for victim in attack.values)
+
+    @cached_property
+    def match(self) -> Comparison | None:
+        """All attacks as one against their baselines; None where none has a score."""
+        return compare(self.attacks, self.main, self.question, self.comparisons)
+
+    @cached_property
+    def over_class(self) -> Comparison | None:
+        """The same by what the class cannot explain, where withheld labels may be read."""
+        if max(self.readers.values(), default=0.0) <= self.rule.rouge:
+            return None
+        question = replace(self.question, smallest=CLASS[MAIN[self.modality]])
+        return compare(self.attacks, self.main, question, self.comparisons)
+
+    @cached_property
+    def answered(self) -> list[tuple[Scored, Comparison]]:
+        """Each attack that refused victims, on the others, against its baselines."""
+        return list(refusing(self.attacks, self.main, self.question))
+
+    @cached_property
+    def words(self) -> Comparison | None:
+        """As ``match``, by words of the batch that are both right and complete."""
+        known = [self.here[metric] for metric in WORDS if metric in self.here]
+        return self.by_shares("words", jointly(known))
+
+    @cached_property
+    def labels(self) -> Comparison | None:
+        """As ``match``, by the labels that attacks infer."""
+        return self.by_shares(LABELS, self.here[LABELS])
+
+    @cached_property
+    def readers(self) -> dict[AttackKey, float]:
+        """Mean lead of each attack by labels, over the baseline that it beats by least."""
+        known = self.here[LABELS]
+        question = Question(LABELS, self.rule.rouge, self.rule.clients)
+        matches = {a.attacker: compare([a], known, question) for a in filter(is_attack, known)}
+        return {key: match.mean for key, match in matches.items() if match and match.leads}
+
+    @cached_property
+    def exact(self) -> Hits:
+        """Victims that came back exactly."""
+        return self.hits(self.attacks, "verbatim")
+
+    @cached_property
+    def recovered(self) -> Hits:
+        """Victims that passed the threshold."""
+        return self.hits(self.attacks, "recognisable")
+
+    @cached_property
+    def grade(self) -> Grade | None:
+        """How bad a leak of rows is; None where none is shown."""
+        error = ERROR / self.comparisons
+        if self.exact.counted(error):
+            return "verbatim"
+        if self.recovered.shown(error):
+            return "recognisable"
+        match = self.over_class or self.match
+        if match is not None and match.leaks:
+            alone = self.recovered.alone and match.mean_leaks
+            return "recognisable" if alone else "better than guessing"
+        return "words" if self.words is not None and self.words.leaks else None
+
+    @property
+    def attacked(self) -> bool:
+        """Whether any attack guessed, or was to and did not end."""
+        return self.match is not None or bool(self.jobs["done"] + broken(self.jobs))
+
+    @cached_property
+    def lacking(self) -> tuple[Reason, ...]:
+        """What a word of holding lacks, whatever the scores are."""
+        if self.match is not None:
+            known = self.place, self.attacks, self.main, self.working
+            without = powerless(*known, self.rule.smallest(self.modality))
+            return (*lost(self.jobs), *without, *ended_early(self.searches))
+        if self.attacked:
+            return (Reason(kind="no_metric"),)
+        unrun = {str(word): n for word in sorted(UNSCORED) if (n := float(self.jobs[word]))}
+        return (Reason(kind="unrun", numbers=unrun),)
+
+    @cached_property
+    def beating(self) -> tuple[AttackKey, ...]:
+        """Attacks that are shown to leak rows alone, by whatever route."""
+        return tuple(a.attacker for a in self.attacks if self._alone(a).grade is not None)
+
+    def hits(self, attacks: Sequence[Scored], bar: Bar) -> Hits:
+        """Victims that passed a bar under some of the attacks."""
+        return hits(self.here, self.modality, attacks, bar)
+
+    def clients(self, hit: frozenset[VictimKey], error: float = 0.05) -> Clients:
+        """Those of these victims as a share of all; ``error`` is of each end.
+
+        At most, it is a share of those that some attack did not refuse. Where clients hold the same
+        rows, and these are fewer, rows are the trials of an interval.
+        """
+        number, ends = len(owners(hit)), list[Ends]()
+        answered = frozenset(victim for a in self.attacks for victim in a.answered.values)
+        for known in (self.victims, answered):
+            clients = len(owners(known))
+            trials = min(clients, examples(known))
+            ends.append(clopper_pearson(number * trials / max(clients, 1), trials, 2 * error))
+        low, high = ends[0][0], ends[1][1]
+        of = len(owners(self.victims))
+        return Clients(hit=number, of=of, examples=len(hit), low=low, high=high)
+
+    @property
+    def question(self) -> Question:
+        """What is asked of the main metric."""
+        smallest, shares = self.rule.smallest(self.modality), self.modality == "text"
+        return Question(MAIN[self.modality], smallest, self.rule.clients, shares)
+
+    def by_shares(self, metric: str, known: Sequence[Scored]) -> Comparison | None:
+        """As ``match``, by a share of words or labels."""
+        question = Question(metric, self.rule.rouge, self.rule.clients)
+        return compare(list(filter(is_attack, known)), known, question, self.comparisons)
+
+    def _alone(self, attack: Scored) -> Evidence:
+        """What one of the attacks shows; all share the error."""
+        here = {
+            metric: [
+                o for o in known if o.attacker == attack.attacker or o.attacker.attack == PRIOR_ONLY
+            ]
+            for metric, known in self.here.items()
+        }
+        return replace(self, here=here, comparisons=len(self.attacks))
 
 
 def judge(
@@ -120,9 +233,10 @@ def judge(
     *,
     rule: VerdictRule = _RULE,
     working: Mapping[AttackKey, str] = _NOTHING,
-    searches: Mapping[AttackKey, Search] = _NO_SEARCHES,
+    searches: Mapping[AttackKey, Search] = _NOTHING,
     members: Finding | None = None,
     bounded: bool = False,
+    planted: Sequence[Scored] = (),
 ) -> Verdict:
     """The verdict on one defense in one setting.
 
@@ -132,58 +246,61 @@ def judge(
         scored_by_metric: metric -> values by attack, at least for ``metrics(modality)``.
         modality: decides the metrics.
         rule: the smallest effect that counts, and the fewest clients.
-        working: attacks that are shown to leak undefended victims, and the setting of these: the
-            positive control.
+        working: attacks that are shown to leak undefended victims, and the setting of these.
         searches: how far attacks searched their objective, of those that have one.
         members: what tells members best.
         bounded: whether a bound on information rules out the smallest effect, by any attack.
+        planted: main metric on batches whose rows the attacker knows, sent as clients' replies are.
     """
     here = {
-        m: [candidate for candidate in scored_by_metric.get(m, ()) if candidate.place == place]
-        for m in metrics(modality)
+        metric: [attempt for attempt in scored_by_metric.get(metric, ()) if attempt.place == place]
+        for metric in metrics(modality)
     }
-    seen = evidence_of(
-        place, scores, here, modality, rule, working, searches, members, bounded=bounded
-    )
-    rows, grade = rows_word(seen)
-    labels = _label_reader(seen)
+    done = jobs_of_attacks(scores)
+    seen = Evidence(place, here, modality, rule, done, working, searches, members, bounded, planted)
+    labels = None
+    if seen.labels is not None and seen.labels.leaks:
+        labels = max(seen.readers, key=lambda key: seen.readers[key])
     telling = members if members is not None and members.tells else None
-    beating = _beating(here, modality, rule)
-    best = max(seen.attacks, key=lambda a: (a.attacker in beating, a.mean), default=None)
-    gaps = adaptive_gaps(seen.attacks)
-    gap = max(gaps, key=lambda pair: max(pair.value, pair.base), default=None)
-    chosen = portfolio(seen.attacks)
-    victims = _victims(seen.attacks)
+    settled = seen.grade is not None or seen.bounded
+    shown = Shown(
+        grades=frozenset(filter(None, (seen.grade,))),
+        open=() if settled else (*_open(seen), *seen.lacking),
+        attacked=seen.attacked,
+        bounded=seen.bounded,
+        labels=labels is not None,
+        members=telling is not None,
+    )
+    best = max(seen.attacks, key=lambda a: (a.attacker in seen.beating, a.mean), default=None)
     null = seen.match.hardest if seen.match else None
     return Verdict(
         **place._asdict(),
-        word=_word(rows, labels=labels is not None, members=telling is not None),
-        rows=rows,
-        grade=grade or ("class only" if labels else None),
+        word=shown.word,
+        rows=shown.rows,
+        grade=shown.grade,
         smallest=rule.smallest(modality),
         most=_most(seen),
-        verbatim=_clients(seen, seen.exact.counted()),
-        exact=_clients(seen, seen.exact.hit),
-        recovered=_clients(seen, seen.recovered.alone),
-        beyond=_clients(seen, _of(seen, seen.match.above if seen.match else frozenset())),
-        reasons=tuple(_reasons(place, rows, seen)),
+        verbatim=seen.clients(seen.exact.counted()),
+        exact=seen.clients(seen.exact.hit),
+        recovered=seen.clients(seen.recovered.alone),
+        reasons=tuple(_reasons(shown, seen)),
+        lacking=seen.lacking,
         levels=tuple(sorted(filter(None, set(scores.level)))),
         attacks=len(seen.attacks),
-        victims=len(victims),
-        clients=len(owners(victims)),
-        jobs=dict(seen.jobs),
-        strongest=_reached(best) if best else None,
+        victims=len(seen.victims),
+        clients=len(owners(seen.victims)),
+        jobs=done,
+        strongest=None
+        if best is None
+        else Reached(
+            attacker=best.attacker, leakage=estimate(best.values), refused=len(best.refused)
+        ),
         labels=labels,
         members=telling,
         null=null,
-        nulls=_nulls(best, here[MAIN[modality]]) if best else {},
+        nulls=_nulls(best, seen.main) if best else {},
         over_null=seen.match.leads[null] if seen.match and null else None,
-        beating=beating,
-        oblivious=_strongest([attack for attack in seen.attacks if not attack.attacker.adaptive]),
-        adaptive=_strongest([attack for attack in seen.attacks if attack.attacker.adaptive]),
-        gained=gap.attacker if gap else None,
-        gain=gap.difference if gap else None,
-        portfolio=estimate(chosen) if chosen else None,
+        beating=seen.beating,
     )
 
 
@@ -193,239 +310,50 @@ def metrics(modality: Modality) -> tuple[str, ...]:
     return (MAIN[modality], LABELS, EXACT_METRIC[modality], *words)
 
 
-def rows_word(seen: Evidence) -> tuple[Word, Grade | None]:
-    """The verdict on the private rows, and how bad their leak is."""
-    grade = _grade(seen)
-    if grade is not None:
-        return "leaks", grade
-    if seen.bounded:
-        return "holds by bound", None
-    if seen.match is None:
-        return ("not decided" if seen.jobs["done"] + broken(seen.jobs) else "not attacked"), None
-    return ("not decided" if list(_open(seen)) else "no leak found"), None
-
-
-def evidence_of(
-    place: DefenseInSetting,
-    scores: pd.DataFrame,
-    here: Mapping[str, Sequence[Scored]],
-    modality: Modality,
-    rule: VerdictRule,
-    working: Mapping[AttackKey, str],
-    searches: Mapping[AttackKey, Search],
-    members: Finding | None,
-    *,
-    bounded: bool,
-) -> Evidence:
-    """All that the word on one defense rests on; the arguments are those of ``judge``.
-
-    ``here`` has the values of this defense alone.
-    """
-    main, smallest = MAIN[modality], rule.smallest(modality)
-    attacks = list(filter(is_attack, here[main]))
-    question = _main_question(modality, rule)
-    of_labels = Question(LABELS, rule.rouge, rule.clients)
-    readers = _readers(here[LABELS], of_labels)
-    told = max(readers.values(), default=0.0) > rule.rouge
-    by_class = Question(main, CLASS[main], rule.clients, question.shares)
-    known = attacked(scores)
-    return Evidence(
-        attacks=attacks,
-        match=compare(attacks, here[main], question),
-        over_class=compare(attacks, here[main], by_class) if told else None,
-        answered=list(refusing(attacks, here[main], question)),
-        words=_words_compared(here, modality, rule),
-        either=[
-            match
-            for metric in (WORDS if modality == "text" else ())
-            if (match := _compared(here[metric], Question(metric, rule.rouge, rule.clients)))
-        ],
-        labels=_compared(here[LABELS], of_labels),
-        readers=readers,
-        parts=list(leaking_parts(attacks, here[main], question)),
-        exact=exact_hits(here, modality, attacks),
-        recovered=recovered_hits(here, modality, attacks),
-        false=_false_certificates(here, modality, attacks),
-        jobs=by_status(jobs(known[known.attack != PRIOR_ONLY])),
-        power=Power(
-            defense=place.defense,
-            options=place.defense_options,
-            tried={attack.attacker: attack.tried for attack in attacks},
-            working=working,
-            leads=_over_blind(attacks, here[main]),
-            searches=searches,
-            smallest=smallest,
-        ),
-        members=members,
-        bounded=bounded,
-    )
-
-
-def _main_question(modality: Modality, rule: VerdictRule) -> Question:
-    main = MAIN[modality]
-    return Question(main, rule.smallest(modality), rule.clients, shares=modality == "text")
-
-
-def _compared(
-    here: Sequence[Scored], question: Question, comparisons: int = 1
-) -> Comparison | None:
-    return compare(list(filter(is_attack, here)), here, question, comparisons)
-
-
-def _words_compared(
-    here: Mapping[str, Sequence[Scored]], modality: Modality, rule: VerdictRule
-) -> Comparison | None:
-    if modality != "text":
-        return None
-    joint = jointly([here[metric] for metric in WORDS])
-    return _compared(joint, Question("words", rule.rouge, rule.clients))
-
-
-def _false_certificates(
-    here: Mapping[str, Sequence[Scored]], modality: Modality, attacks: Sequence[Scored]
-) -> dict[AttackKey, tuple[int, int]]:
-    by_attack = {a.attacker: exact_hits(here, modality, [a]) for a in attacks}
-    return {
-        key: (len(known.certified), false)
-        for key, known in by_attack.items()
-        if (false := len(known.certified - known.hit))
-    }
-
-
-def _over_blind(attacks: Sequence[Scored], here: Sequence[Scored]) -> dict[AttackKey, float]:
-    blind = blind_guess(here)
-    leads = {a.attacker: difference(a.values, blind.values) for a in attacks} if blind else {}
-    return {key: lead.mean for key, lead in leads.items() if lead is not None}
+def _false_certificates(seen: Evidence) -> Iterator[Reason]:
+    for attack in seen.attacks:
+        known = seen.hits([attack], "verbatim")
+        if false := len(known.certified - known.hit):
+            numbers = {"false": float(false), "certified": float(len(known.certified))}
+            yield Reason(kind="false_certificates", attack=attack.attacker, numbers=numbers)
 
 
 def _nulls(best: Scored, here: Sequence[Scored]) -> dict[str, float]:
     """Mean of each baseline of an attack."""
-    other = next((o for o in here if _is_other(o, best)), None)
+    kind = best.attacker, OTHER_CLIENT
+    other = next((null for null in here if (null.attacker, null.control) == kind), None)
     known = {PRIOR_ONLY: blind_guess(here), OTHER_CLIENT: other}
-    return {kind: fmean(null.values.values()) for kind, null in known.items() if null}
-
-
-def _is_other(candidate: Scored, attack: Scored) -> bool:
-    return (candidate.attacker, candidate.control) == (attack.attacker, OTHER_CLIENT)
-
-
-def _beating(
-    here: Mapping[str, Sequence[Scored]], modality: Modality, rule: VerdictRule
-) -> tuple[AttackKey, ...]:
-    """Attacks that are shown to leak rows alone, by whatever route; they share the error."""
-    main, words = MAIN[modality], jointly([here[metric] for metric in WORDS if metric in here])
-    attacks = list(filter(is_attack, here[main]))
-    question, count = _main_question(modality, rule), len(attacks)
-
-    def leaks(attack: Scored) -> bool:
-        known = [compare([attack], here[main], question, count)]
-        alone = [word for word in words if word.attacker == attack.attacker and is_attack(word)]
-        known.append(compare(alone, words, Question("words", rule.rouge, rule.clients), count))
-        return (
-            any(match is not None and match.leaks for match in known)
-            or bool(exact_hits(here, modality, [attack]).counted(count))
-            or recovered_hits(here, modality, [attack]).shown(count)
-        )
-
-    return tuple(attack.attacker for attack in attacks if leaks(attack))
-
-
-def _readers(here: Sequence[Scored], question: Question) -> dict[AttackKey, float]:
-    return {
-        attack.attacker: match.mean
-        for attack in filter(is_attack, here)
-        if (match := compare([attack], here, question)) is not None and match.leads
-    }
-
-
-def _label_reader(seen: Evidence) -> AttackKey | None:
-    """The attack that reads withheld labels best, where they leak."""
-    if seen.labels is None or not seen.labels.leaks:
-        return None
-    return max(seen.readers, key=lambda key: seen.readers[key])
-
-
-def _strongest(attacks: Sequence[Scored]) -> Reached | None:
-    return _reached(max(attacks, key=lambda attack: attack.mean)) if attacks else None
-
-
-def _reached(attack: Scored) -> Reached:
-    return Reached(
-        attacker=attack.attacker, leakage=estimate(attack.values), refused=len(attack.refused)
-    )
-
-
-def _victims(attacks: Sequence[Scored]) -> frozenset[VictimKey]:
-    return frozenset(victim for attack in attacks for victim in attack.values)
-
-
-def _of(seen: Evidence, clients: frozenset[int]) -> frozenset[VictimKey]:
-    """One victim of each of these clients."""
-    by_client = {victim.owner: victim for victim in _victims(seen.attacks)}
-    return frozenset(by_client[client] for client in clients)
-
-
-def _clients(seen: Evidence, hit: frozenset[VictimKey]) -> Clients:
-    tried = _victims([attack.answered for attack in seen.attacks])
-    return clients_of(hit, _victims(seen.attacks), tried)
+    return {kind: null.mean for kind, null in known.items() if null}
 
 
 def _most(seen: Evidence) -> float | None:
     """The largest of the upper bounds; None if one is missing."""
     if seen.match is None:
         return None
-    ends = [match.most for match in (seen.match, *(match for _, match in seen.answered))]
-    known = [end for end in ends if end is not None]
-    return max(known) if len(known) == len(ends) else None
-
-
-def _word(rows: Word, *, labels: bool, members: bool) -> Word:
-    if rows == "leaks":
-        return rows
-    if labels:
-        return "labels leak"
-    return "members leak" if members else rows
-
-
-def _grade(seen: Evidence) -> Grade | None:
-    """How bad a leak of rows is; None where none is shown."""
-    if seen.exact.counted():
-        return "verbatim"
-    if seen.recovered.shown():
-        return "recognisable"
-    match = seen.over_class or seen.match
-    if match is not None and match.leaks:
-        return (
-            "recognisable" if seen.recovered.alone and match.mean_leaks else "better than guessing"
-        )
-    return "words" if seen.words is not None and seen.words.leaks else None
+    most = max(match.most for match in (seen.match, *(match for _, match in seen.answered)))
+    return most if isfinite(most) else None
 
 
 def _open(seen: Evidence) -> Iterator[Reason]:
     """What keeps rows that are not shown to leak from ``no leak found``."""
     match = seen.match
-    assert match is not None
+    if match is None:
+        return
     if match.leaks:  # and it is the class that does
         yield Reason(kind="class_only", numbers={"mean": match.mean})
     elif not match.within:
         yield match.reason
     if seen.words is not None and not seen.words.within:
         yield seen.words.reason
-    yield from (_one_side(match) for match in seen.either if match.mean_leaks)
+    for side in (seen.by_shares(metric, seen.here.get(metric, ())) for metric in WORDS):
+        if side is not None and side.mean_leaks:  # without the other
+            yield Reason(kind="beats_one", metric=side.metric, numbers={"mean": side.mean})
     yield from (_answered(attack, part) for attack, part in seen.answered if not part.within)
-    yield from seen.parts
+    yield from leaking_parts(seen.attacks, seen.main, seen.question)
     yield from unsure(seen.members)
     if seen.labels is not None and not seen.labels.leaks and seen.labels.mean > _MANY_LABELS:
         yield seen.labels.reason
     yield from _more(seen)
-    yield from lost(seen.jobs)
-    yield from seen.power.lacking()
-
-
-def _one_side(match: Comparison) -> Reason:
-    """That one of precision and recall of words is above its baselines, without the other."""
-    numbers = {"mean": match.mean}
-    return Reason(kind="beats_one", baseline="", metric=match.metric, numbers=numbers)
 
 
 def _answered(attack: Scored, match: Comparison) -> Reason:
@@ -449,23 +377,19 @@ def _more(seen: Evidence) -> Iterator[Reason]:
         yield Reason(kind="beyond", numbers=numbers)
 
 
-def _reasons(place: DefenseInSetting, rows: Word, seen: Evidence) -> Iterator[Reason]:
-    for attack, (certified, false) in seen.false.items():
-        numbers = {"false": float(false), "certified": float(certified)}
-        yield Reason(kind="false_certificates", attack=attack, numbers=numbers)
+def _reasons(shown: Shown, seen: Evidence) -> Iterator[Reason]:
+    rows = shown.rows
+    yield from _false_certificates(seen)
+    if rows != "leaks":
+        yield from unlike_planted(seen.attacks, seen.planted)
+    if rows in ("not attacked", "not decided"):
+        yield from shown.open
     if seen.match is None:
-        if rows == "not decided":
-            yield Reason(kind="no_metric")
-        elif rows == "not attacked":
-            unrun: dict[str, float] = {
-                word: float(seen.jobs[word]) for word in sorted(UNSCORED) if seen.jobs[word]
-            }
-            yield Reason(kind="unrun", numbers=unrun)
         return
-    if rows == "not decided":
-        yield from _open(seen)
-    elif rows == "no leak found":
-        yield from seen.power.noted(place.setting)
+    if rows == "no leak found":
+        yield from noted(seen.place, seen.attacks, seen.working)
+        if not seen.searches:
+            yield Reason(kind="power_unmeasured")
     elif rows == "leaks":
         if seen.bounded:
             yield Reason(kind="contradiction")

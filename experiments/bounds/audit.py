@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -17,19 +17,20 @@ from experiments.bounds.limits import Case, cases
 from experiments.bounds.one_run import CanaryTrial, any_bound, gaussian_bound
 from experiments.bounds.success import mechanism
 from experiments.plan.folder import Run
+from experiments.wording.epsilons import Epsilons
 from fedsim.canaries import LOUD, Canaries, turn
-from fedsim.capture import CaptureStore
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
 from fedsim.defenses.base import Defense, Gaussian
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
-from fedsim.files import Record, Sealed, load_tensors, write_json
 from fedsim.local.client import LocalClient
 from fedsim.local.steps import schedule
+from fedsim.process import one_thread
 from fedsim.seeds import generator, numpy_generator
-from fedsim.threads import one_thread
+from fedsim.store.capture import CaptureStore
+from fedsim.store.files import Record, Sealed, load_tensors, write_json
 from fedsim.types import Batch, Rows, Tensors
 
 FEWEST = 20
@@ -46,6 +47,7 @@ class AuditRow(Record):
     Attributes:
         unit: what epsilon protects: ``example``, or a client's whole ``update``.
         epsilon: the accountant's upper bound.
+        replaced: the same where neighbours differ in what one example is; None of updates.
         lower: lower bound for Gaussian noise of unknown size. All of an audit's hold together
             with 95 % confidence.
         any_mechanism: lower bounds that assume nothing about the mechanism, as confident.
@@ -64,11 +66,22 @@ class AuditRow(Record):
     lower: float
     any_mechanism: float
     shift: float
+    replaced: float | None = None
 
     @property
     def refuted(self) -> bool:
         """Whether the lower bound exceeds the accountant's upper bound."""
         return max(self.lower, self.any_mechanism) > self.epsilon
+
+    @property
+    def accounted(self) -> str:
+        """The accountant's bound of this one run, by relation of neighbours."""
+        if self.replaced is None:
+            return f"{self.epsilon:.3g} as accounted, of one run"
+        return (
+            f"{self.epsilon:.3g} as accounted for one example more or less, and "
+            f"{self.replaced:.3g} for another one, of one run"
+        )
 
 
 class AuditRecord(Sealed):
@@ -86,7 +99,7 @@ class AuditRecord(Sealed):
         """One line per cell and round, then one per cell that is not audited."""
         lines = [
             f"{row.cell}  round {row.round}: epsilon at least {row.lower:.3g} (any mechanism: "
-            f"{row.any_mechanism:.3g}), at most {row.epsilon:.3g} as accounted; "
+            f"{row.any_mechanism:.3g}), at most {row.accounted}; "
             f"shift {row.shift:.2f}{'; REFUTED' if row.refuted else ''}"
             for row in self.rows
         ]
@@ -165,12 +178,14 @@ def audit_case(case: Case, canaries: int | None, error: float) -> list[AuditRow]
     rows = []
     for steps in _rounds(config):
         seen, tested = trial.until(steps), Claim(steps, trial.rate, claim.noise, noise.delta)
+        spent = Epsilons.of(steps, claim.turn.chance, claim.noise, noise.delta)
         row = AuditRow(
             **case.who,
             unit=claim.unit,
             round=steps,
             canaries=canaries,
-            epsilon=replace(tested, rate=claim.turn.chance).epsilon,
+            epsilon=spent.add_or_remove,
+            replaced=spent.replace if claim.unit == "example" else None,
             lower=gaussian_bound(seen, tested, 1 - error),
             any_mechanism=any_bound(seen, tested, 1 - error),
             shift=seen.shift / (steps * tested.rate),
@@ -294,7 +309,7 @@ class Replaced(LocalClient):
 
     def gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator
-    ) -> tuple[Tensors, Tensors, float]:
-        """The canary, twice, and no loss."""
+    ) -> tuple[Tensors, float]:
+        """The canary, and no loss."""
         del model, batch, rng
-        return self.canary, self.canary, 0.0
+        return self.canary, 0.0

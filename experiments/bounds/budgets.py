@@ -28,13 +28,13 @@ from attacks.observed.replay import Replay, replay
 from experiments.bounds.information import noise_information, upper_mean
 from experiments.bounds.noise import Noise
 from experiments.plan.cells import Cell
-from fedsim.capture import CaptureKey
 from fedsim.defenses import build_chain
 from fedsim.defenses.encoding import Encoding
 from fedsim.magnitudes import cut
+from fedsim.process import one_thread
+from fedsim.store.capture import CaptureKey
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
-from fedsim.threads import one_thread
 from fedsim.types import Batch, Tensors
 
 _ENTRIES = 2**26

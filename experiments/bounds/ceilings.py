@@ -15,8 +15,8 @@ from experiments.bounds.budgets import ExampleReply, own_captures
 from experiments.bounds.information import upper_mean
 from experiments.bounds.noise import Noise
 from experiments.plan.cells import Cell
+from fedsim.process import one_thread
 from fedsim.tasks import load_task
-from fedsim.threads import one_thread
 from fedsim.types import Batch
 
 _DIRECTIONS = 256  # pixels differentiated in one pass

@@ -24,10 +24,10 @@ from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
 from experiments.preview.feasibility import feasible
 from experiments.stages.privacy import owned
+from fedsim.config.setting import Setting, load_setting
 from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
-from fedsim.files import write_json
-from fedsim.setting import Setting, load_setting
+from fedsim.store.files import write_json
 from fedsim.tasks import initial_weights
 from fedsim.types import Batch, Tensors
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from fedsim.accountant import Schedule, Turn
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 from fedsim.defenses import build_chain
 
 

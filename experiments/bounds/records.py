@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from attacks.feasibility import Feasibility
-from fedsim.files import Record, Sealed
+from fedsim.store.files import Record, Sealed
 
 Source: TypeAlias = Literal["bits sent", "clipping and noise", "noise on public gradients"]
 """What bounds the information in a reply."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedsim.accountant import Schedule, Turn
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 from fedsim.defenses import build_chain
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask

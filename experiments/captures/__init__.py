@@ -7,5 +7,3 @@ Ring 2. May import: experiments.report and below, attacks, clients, server, feds
 
 MANIFEST = "updates.toml"
 """Of a folder of state dicts, see ``experiments.captures.pairs``."""
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz")
-"""Endings of files of state dicts."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -13,87 +12,76 @@ from attacks import attack_classes
 from attacks.scheduling.ledger import Ledger
 from experiments.captures.attacking import check_budget
 from experiments.captures.captured import Captured
-from experiments.captures.evidence import fit_of
-from experiments.captures.findings import Findings
-from experiments.captures.guess import NO_SCORE, Guess
+from experiments.captures.guess import NO_SCORE
 from experiments.captures.page import write_page
-from experiments.captures.run import (
-    Outcome,
-    fit_name,
-    make_run,
-    outcomes,
-    read_fits,
-    read_intake,
-    write_fits,
-)
+from experiments.captures.results import Outcome, Results
+from experiments.captures.run import make_run
 from experiments.console import Console
-from experiments.plan.folder import Run, note_provenance
+from experiments.pipeline import attack
 from experiments.stages.attack import attackers
-from experiments.stages.integrity import check_captures
 from experiments.wording.prose import listed
-from fedsim.build import suggest
-from fedsim.capture import CaptureKey, CaptureStore
+from fedsim.config.build import suggest
 from fedsim.errors import ConfigError
-from fedsim.files import read_json
+from fedsim.records import PRIOR_ONLY
+from fedsim.store.capture import CaptureKey, CaptureStore
+from fedsim.store.files import read_json
 from fedsim.tasks import held, save_task
 from fedsim.visible import say
 
 DEFAULTS = {"text": ("span", "embedding_rows"), "image": ("closed_form", "inverting")}
-"""The attacks that are run where none is named."""
-_WEIGHED = "comparing guesses with other clients' updates"
+"""The attacks that are run where none is named, beside a blind guess for scores to compare with."""
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """What the named attacks made of a folder of captures, by capture and attack."""
+    """What the named attacks made of a folder of captures.
 
-    run: Run
-    outcomes: dict[tuple[str, str], Outcome]
+    Attributes:
+        results: of these and of all attacks before.
+        names: of the attacks.
+        unrepeated: that jobs of an earlier commit were not run again.
+    """
+
+    results: Results
+    names: tuple[str, ...]
     unrepeated: str = ""
-    """That jobs of an earlier commit were not run again."""
 
     @property
-    def guesses(self) -> dict[tuple[str, str], Guess]:
-        """Those that there are."""
-        return {
-            k: outcome.guess for k, outcome in self.outcomes.items() if outcome.guess is not None
-        }
-
-    @property
-    def refusals(self) -> dict[tuple[str, str], str]:
-        """Why there is no guess."""
-        return {k: outcome.refusal for k, outcome in self.outcomes.items() if outcome.guess is None}
+    def outcomes(self) -> list[Outcome]:
+        """Those of the named attacks, by attack and capture."""
+        return [o for o in self.results.outcomes if o.record.attack in self.names]
 
     def line(self) -> str:
         """The answer in one line."""
-        sure = Counter({name: 0 for _, name in self.outcomes})
-        for (_, name), outcome in self.outcomes.items():
-            sure[name] += outcome.certified
-        total = len({key for key, _ in self.outcomes})
+        sure = Counter(dict.fromkeys(self.names, 0))
+        for outcome in self.outcomes:
+            sure[outcome.record.attack] += outcome.certified
+        total = len({outcome.record.key for outcome in self.outcomes})
         said = ", ".join(f"{name} {count}" for name, count in sure.most_common())
-        page = self.run.root / "report" / "index.html"
+        page = self.results.run.root / "report" / "index.html"
         unrepeated = f" {self.unrepeated}." if self.unrepeated else ""
         answer = f"certified examples in {total} captures: {said}; report: {page}. {NO_SCORE}"
         return answer + unrepeated
 
     def json(self) -> str:
         """As JSON data."""
-        rows: list[dict[str, object]] = [
-            {
-                "capture": key,
-                "attack": name,
-                "texts": outcome.guess.texts,
-                "confidence": outcome.guess.confidence,
-                "objective": outcome.guess.objective,
-                "cosines": outcome.fit,
-                "words": outcome.words,
-                "note": outcome.guess.note,
-            }
-            if outcome.guess
-            else {"capture": key, "attack": name, "refused": outcome.refusal}
-            for (key, name), outcome in self.outcomes.items()
-        ]
-        return json.dumps({"run": str(self.run.root), "rows": rows})
+        rows = [_row(outcome) for outcome in self.outcomes]
+        return json.dumps({"run": str(self.results.run.root), "rows": rows})
+
+
+def _row(outcome: Outcome) -> dict[str, object]:
+    job = {"capture": str(outcome.record.key), "attack": outcome.record.attack}
+    if outcome.guess is None:
+        return {**job, "refused": outcome.refusal}
+    return {
+        **job,
+        "texts": outcome.guess.texts,
+        "confidence": outcome.guess.confidence,
+        "objective": outcome.guess.objective,
+        "cosines": outcome.fit,
+        "words": outcome.words,
+        "note": outcome.guess.note,
+    }
 
 
 def attack_captures(
@@ -113,55 +101,50 @@ def attack_captures(
         ConfigError: an attack does not exist, or there is no time; or no capture fits the model.
     """
     check_budget(budget)
-    chosen = names or DEFAULTS[captures.task.modality]
+    chosen = tuple(names or DEFAULTS[captures.task.modality])
     for name in chosen:
         if name not in attack_classes():
             raise ConfigError(f"--attacks {name!r}: not known. {suggest(name, attack_classes())}")
-    root, started = captures.store.root, time.monotonic()
+    root = captures.store.root
     save_task(captures.task, root)
     unread = root / CaptureStore.LEFT_OUT
     if unread.exists() and not quiet:
         say(f"replies that could not be read: {sum(read_json(unread).values())}, see {unread}")
-    run = make_run(captures, chosen, budget)
+    run = make_run(captures, chosen if names else (*chosen, PRIOR_ONLY), budget)
     if not quiet:
         say(next(iter(captures)))
-    (cell,) = run.cells
+    folder = run.cells[0].captures.root.resolve()
     with ExitStack() as stack:
         if not captures.named:
-            stack.enter_context(held(captures.task, cell.captures.root.resolve()))
+            stack.enter_context(held(captures.task, folder))
         ledger = stack.enter_context(Ledger(run.root / "jobs.sqlite"))
         console = stack.enter_context(Console(quiet))
         team = stack.enter_context(attackers(run, ledger, console))
-        check_captures(cell)
-        team.announce(run.cells)
-        team.submit(cell)
-    with Console(quiet) as console:
-        _weigh(run, captures, console)
-    unrepeated = team.unrepeated(run)
-    note_provenance(run, "attack", time.monotonic() - started, worked=team.ended > 0)
-    every = list(outcomes(run, captures.task))
-    write_page(run, captures.task)
-    done = {(str(o.record.key), o.record.attack): o for o in every if o.record.attack in chosen}
+        attack(run, team)
+        results = Results.of(run, captures.task).weighed(console)
+    write_page(results)
+    done = Campaign(results, chosen, team.unrepeated(run))
     if not quiet:
-        say_outcomes(done)
-        proven = {outcome.record.key for outcome in every if outcome.certified}
-        for _, sentence in Findings(read_intake(run).given).sentences(proven):
+        say_outcomes(done.outcomes)
+        proven = {outcome.record.key for outcome in results.outcomes if outcome.certified}
+        for _, sentence in results.findings.sentences(proven):
             say(sentence)
-    return Campaign(run, done, unrepeated)
+    return done
 
 
-def say_outcomes(done: Mapping[tuple[str, str], Outcome]) -> None:
+def say_outcomes(done: Iterable[Outcome]) -> None:
     """Print each guess; a note that several share is printed once, with the clients."""
     where: dict[str, list[CaptureKey]] = {}
-    for (_, _), outcome in sorted(done.items()):
+    outcomes = sorted(done, key=lambda o: (str(o.record.key), o.record.attack))
+    for outcome in outcomes:
         for note in _notes(outcome):
             where.setdefault(note, []).append(outcome.record.key)
     shared = {note for note, keys in where.items() if len(keys) > 1}
-    for (key, _), outcome in sorted(done.items()):
+    for outcome in outcomes:
         if outcome.guess is not None:
             alone = [note for note in _notes(outcome) if note not in shared]
             outcome = replace(outcome, guess=replace(outcome.guess, note="; ".join(alone)))
-        say(f"{key}: {outcome}")
+        say(f"{outcome.record.key}: {outcome}")
     for note in shared:
         clients = sorted({key.client for key in where[note]})
         whose = f"client{'s' * (len(clients) > 1)} {listed([str(client) for client in clients])}"
@@ -171,24 +154,3 @@ def say_outcomes(done: Mapping[tuple[str, str], Outcome]) -> None:
 def _notes(outcome: Outcome) -> list[str]:
     note = outcome.guess.note if outcome.guess is not None else ""
     return [part for part in note.split("; ") if part]
-
-
-def _weigh(run: Run, captures: Captured, console: Console) -> None:
-    """Compare each new guess's gradient with the update, and with another client's."""
-    fits = dict(read_fits(run))
-    fresh = [
-        outcome
-        for outcome in outcomes(run, captures.task)
-        if outcome.guess is not None and fit_name(outcome.record) not in fits
-    ]
-    console.expect(_WEIGHED, len(fresh))
-    for outcome in fresh:
-        assert outcome.guess is not None
-        victim, other = (f(outcome.record.key) for f in (captures.update, captures.other))
-        assert victim is not None  # there is a guess at it
-        readings = [victim] if victim.difference is None else [victim, victim.difference]
-        each = [fit_of(outcome.guess.examples.batch, reading, other) for reading in readings]
-        name = fit_name(outcome.record)
-        fits[name] = max((fit for fit in each if fit is not None), default=None)
-        console.advance(_WEIGHED, name.rpartition("/")[0])
-    write_fits(run, fits)

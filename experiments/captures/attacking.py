@@ -11,10 +11,10 @@ from torch import Tensor
 
 from attacks import attack_classes
 from attacks.base import Attack, Job
-from attacks.scheduling.readings import best_reading
+from attacks.foreign.readings import best_reading
 from experiments.captures.guess import Guess
 from experiments.captures.update import Update
-from fedsim.build import build, suggest
+from fedsim.config.build import build, suggest
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 

@@ -8,23 +8,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from torch import nn
 
 from attacks.observed.input_range import likely_range, range_evidence
 from experiments.captures.client_layers import with_client_layers
 from experiments.captures.control_variates import plain_steps
 from experiments.captures.facts import facts_of
+from experiments.captures.reading import Reading
 from experiments.captures.second_records import read_beside
-from experiments.captures.tensor_files import read_state_dict
 from experiments.captures.update import Update, descending, update_of, without_decayed
-from fedsim.build import suggest
-from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
+from fedsim.config.build import suggest
+from fedsim.config.named_code import is_named
 from fedsim.errors import ConfigError
-from fedsim.files import load_tensors
 from fedsim.models import MODELS, transformer
 from fedsim.models.lora import HEADS
-from fedsim.named_code import is_named
-from fedsim.plain_files import check_folder
+from fedsim.store.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
+from fedsim.store.files import load_tensors
+from fedsim.store.plain_files import check_folder
+from fedsim.store.tensor_files import read_state_dict
 from fedsim.tasks import load_task, named_options, read_spec
 from fedsim.tasks.base import Task, state
 from fedsim.tasks.given import Model, task_of
@@ -126,25 +128,15 @@ class Captured:
         record = self.store.record(seen.key)
         plain = plain_steps(self.store, replace(seen, kind=self.kind or seen.kind))
         whole = self._joined(plain.observation)
-        reading = self._read(whole, record, whole.kind)
-        doubt = "; ".join(filter(None, (reading.doubt, plain.doubt)))
-        reading = replace(reading, match=reading.match + plain.note, doubt=doubt)
-        if not plain.note and not plain.doubt and len(whole.received) == len(seen.received):
-            reading = self._with_beside(reading)
+        reading = self._read(whole, record, whole.kind).finding(*plain.findings)
+        if not plain.findings and len(whole.received) == len(seen.received):
+            reading = read_beside(self.store, reading, self._network)
         if self.kind is None and record.sign_open:
-            other = self._read(self._joined(seen), record, "difference")
-            return replace(reading, difference=other)
-        return without_decayed(descending(with_client_layers(reading, self._earlier(seen.key))))
-
-    def _with_beside(self, reading: Update) -> Update:
-        beside = read_beside(self.store, reading.observation, self._network)
-        return replace(
-            reading,
-            observation=beside.observation,
-            match=reading.match + beside.note,
-            doubt="; ".join(filter(None, (reading.doubt, beside.doubt))),
-            wire=beside.listed,
-        )
+            other = self._read(self._joined(seen), record, "difference").observation
+            return Update(reading, self.task, record.claimed_examples, other)
+        reading = with_client_layers(reading, self._earlier(seen.key))
+        reading = without_decayed(descending(reading, self.task), self.task)
+        return Update(reading, self.task, record.claimed_examples)
 
     def _joined(self, seen: Observation) -> Observation:
         """With the model's tensors that came in other records, as of apps with one a layer."""
@@ -158,7 +150,7 @@ class Captured:
             received=seen.received | _of_records(received, expected, seen.received),
         )
 
-    def _earlier(self, key: CaptureKey) -> Iterator[Update]:
+    def _earlier(self, key: CaptureKey) -> Iterator[Reading]:
         """The replies of the same client in the rounds before, the latest first."""
         for other in reversed(self.store.keys()):
             if other.client == key.client and other.round < key.round:
@@ -166,7 +158,7 @@ class Captured:
                 with suppress(ConfigError):
                     yield self._read(seen, self.store.record(other), self.kind or seen.kind)
 
-    def _read(self, seen: Observation, record: CaptureRecord, kind: Kind) -> Update:
+    def _read(self, seen: Observation, record: CaptureRecord, kind: Kind) -> Reading:
         return update_of(
             self.task,
             seen.sent,
@@ -178,20 +170,6 @@ class Captured:
             claimed_examples=record.claimed_examples,
             network=self._network,
         )
-
-    def other(self, key: CaptureKey) -> Update | None:
-        """An update of another client, of the same round if there is one; None if alone.
-
-        The null of a cohort that is alone in its round is another round's sum.
-        """
-        pooled = bool(self.store.record(key).nodes)
-        others = [k for k in self.store.keys() if k.client != key.client or (pooled and k != key)]
-        for candidate in sorted(
-            others, key=lambda k: (k.round != key.round, k.client == key.client)
-        ):
-            with suppress(ConfigError):  # of a client that did not train, or of another shape
-                return self.update(candidate)
-        return None
 
 
 def _of_records(beside: Tensors, expected: Tensors, given: Tensors) -> Tensors:
@@ -298,6 +276,7 @@ def _task(
     written = store.root / "task.json"
     if model is None:
         if not written.exists():
+            _check_no_bytes(store, key)
             raise ConfigError(
                 f"{store.root}: does not say which model it is about. Pass it: "
                 "--model HUB_ID_OR_FOLDER, of a network of images --model MODULE:FUNCTION "
@@ -323,6 +302,15 @@ def _task(
             given["tokenizer"] = str(store.root / "tokenizer")
     shapes = {name: tuple(value.shape) for name, value in store.load(key).received.items()}
     return task_of(model, arrays=shapes, **given)
+
+
+def _check_no_bytes(store: CaptureStore, key: CaptureKey) -> None:
+    """Refuse models of trees, which are sent as one array of bytes."""
+    if [value.dtype for value in store.load(key).received.values()] == [torch.uint8]:
+        raise ConfigError(
+            f"{store.root}: replies are bytes, as a model of trees is sent. If they are XGBoost's, "
+            f"run fedsim trees {store.root}."
+        )
 
 
 def _pretrained(name: str, task: Task) -> Tensors:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from torch import Tensor
-
-from experiments.captures.update import Update
+from experiments.captures.reading import Finding, Reading, cosine
 from fedsim.types import Tensors
 
 _UNLIKE, _LIKE = 0.3, 0.9
@@ -20,48 +18,46 @@ _FEWEST = 64
 """Entries; two independent weights of so many have a cosine of .125 or less on average."""
 
 
-def with_client_layers(update: Update, earlier: Iterator[Update]) -> Update:
+def with_client_layers(reading: Reading, earlier: Iterator[Reading]) -> Reading:
     """The update from where its layers started, as far as earlier replies of the client tell.
 
     Elsewhere the layer that the client replied stands for the one that it started from, and is no
     part of the update.
 
     Args:
-        update: trained weights; anything else is returned as it is.
+        reading: trained weights; anything else is returned as it is.
         earlier: of the same client, the latest first.
     """
-    seen = update.observation
+    seen = reading.observation
     unlike = _unlike(seen.sent, seen.received) if seen.kind == "weights" else []
     if not unlike:
-        return update
+        return reading
     for before in earlier:
         start = before.observation.received
         separate = [
             name
             for names, _ in unlike
             if start.keys() >= set(names)
-            and _cosine(start[names[0]], seen.received[names[0]]) > _LIKE
+            and cosine({"": start[names[0]]}, {"": seen.received[names[0]]}) > _LIKE
             for name in names
         ]
         if separate:
-            note = (
-                f"; {_named(separate)} started from the client's last reply, not from what was sent"
-            )
+            said = "started from the client's last reply, not from what was sent"
             sent = {**seen.sent, **{name: start[name] for name in separate}}
-            observation = replace(seen, sent=sent)
-            return replace(update, observation=observation, match=update.match + note)
-    separate = [name for names, cosine in unlike if abs(cosine) < _UNLIKE for name in names]
+            shown = Finding(f"{_named(separate)} {said}")
+            return reading.finding(shown, observation=replace(seen, sent=sent))
+    separate = [name for names, alike in unlike if abs(alike) < _UNLIKE for name in names]
     if not separate:
-        return update
+        return reading
     sent = {**seen.sent, **{name: seen.received[name] for name in separate}}
     received = {name: value for name, value in seen.received.items() if name not in separate}
-    return replace(
-        update,
-        observation=replace(seen, sent=sent, received=received),
-        doubt=f"{_named(separate)} did not start from what was sent: the client has layers of its "
+    said = (
+        f"{_named(separate)} did not start from what was sent: the client has layers of its "
         "own, and those that it replied stand for them, so that nothing behind them is proven; the "
-        "next round of the same client is attacked from where they started",
+        "next round of the same client is attacked from where they started"
     )
+    observation = replace(seen, sent=sent, received=received)
+    return reading.finding(Finding(said, hides=True), observation=observation)
 
 
 def _named(names: list[str]) -> str:
@@ -80,14 +76,9 @@ def _unlike(sent: Tensors, received: Tensors) -> list[tuple[list[str], float]]:
         start, reply = sent[main].double(), received[main].double()
         if not received[main].is_floating_point() or reply.numel() < _FEWEST:
             continue
-        cosine = _cosine(start, reply)
+        alike = cosine({main: start}, {main: reply})
         ratio = float(reply.norm() / start.norm()) if bool(start.any()) else 0.0
-        like += cosine > _LIKE
-        if cosine < _LIKE and 1 / _LENGTH < ratio < _LENGTH:
-            unlike.append((names, cosine))
+        like += alike > _LIKE
+        if alike < _LIKE and 1 / _LENGTH < ratio < _LENGTH:
+            unlike.append((names, alike))
     return unlike if like else []
-
-
-def _cosine(a: Tensor, b: Tensor) -> float:
-    a, b = a.double().flatten(), b.double().flatten()
-    return float(a @ b / (a.norm() * b.norm()).clamp(min=1e-300))

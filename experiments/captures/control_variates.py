@@ -9,36 +9,22 @@ with the difference ``d`` of the two values or with the next one. So its update 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
-from fedsim.capture import CaptureKey, CaptureStore, Observation
-from fedsim.reply_kind import cosine
+from experiments.captures.reading import Finding, Reading, cosine
+from fedsim.store.capture import CaptureKey, CaptureStore, Observation
 from fedsim.types import Tensors
 
 _PARALLEL = 0.999
 """Cosine from which an update is the sum of variates; float32 leaves more. Half and twice the
 distance from 1 judge the tests alike."""
 _BEHIND = "behind the model"
+_TAKEN_OUT = "its control variates were taken out"
 
 
-@dataclass(frozen=True)
-class Plain:
-    """A reply without control variates.
-
-    Attributes:
-        observation: with the variates taken out, if they are told.
-        note: that they were, for messages.
-        doubt: that there may be some that were not; see ``Update.doubt``.
-    """
-
-    observation: Observation
-    note: str = ""
-    doubt: str = ""
-
-
-def plain_steps(store: CaptureStore, seen: Observation) -> Plain:
+def plain_steps(store: CaptureStore, seen: Observation) -> Reading:
     """The reply that the client's steps would have made of its gradients alone.
 
     Args:
@@ -49,7 +35,7 @@ def plain_steps(store: CaptureStore, seen: Observation) -> Plain:
     model = _halves(seen.sent)[0]
     servers = {k: v for k, v in _variates(sent, seen.sent) if any(t.any() for t in v.values())}
     if not servers:
-        return Plain(seen)
+        return Reading(seen)
     clients = dict(_variates(received, seen.received, model))
     update = replace(seen, sent=model).update(model)
     for server in servers.values():
@@ -62,15 +48,15 @@ def plain_steps(store: CaptureStore, seen: Observation) -> Plain:
             }
             for step, gradient in forms.values():
                 applied = _sum([step, server])
-                if _cosine(update, applied) > _PARALLEL:
+                if cosine(update, applied) > _PARALLEL:
                     corrected = _corrected(replace(seen, sent=model), update, applied, gradient)
-                    return Plain(corrected, "; its control variates were taken out")
+                    return Reading(corrected).finding(Finding(_TAKEN_OUT))
     records = [name for name in servers if name != _BEHIND]  # a model may have two equal halves
     doubt = (
         f"the server sent {' and '.join(records)} beside the model, by which the client may have "
         "changed its steps, and the replies do not tell the client's own"
     )
-    return Plain(seen, doubt=doubt if records else "")
+    return Reading(seen).finding(Finding(doubt, hides=True) if records else None)
 
 
 def _corrected(
@@ -130,8 +116,3 @@ def _sum(parts: list[Tensors]) -> Tensors:
         name: torch.stack([part[name] for part in parts if name in part]).sum(0)
         for name in parts[0] or parts[-1]
     }
-
-
-def _cosine(update: Tensors, applied: Tensors) -> float:
-    pair = [{k: v.numpy() for k, v in each.items() if k in applied} for each in (update, applied)]
-    return cosine(pair[0], pair[1])

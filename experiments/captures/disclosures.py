@@ -15,11 +15,11 @@ from attacks.observed.readings import read
 from attacks.observed.running_statistics import counted_batches, tracking_layers
 from attacks.observed.word_rows import moved_words
 from experiments.captures.update import Update
-from fedsim.capture import CaptureKey, Observation, Setting
 from fedsim.errors import CannotAttack, FedsimError, message_of
-from fedsim.files import Record
 from fedsim.knowledge import FACTS
 from fedsim.seeds import generator
+from fedsim.store.capture import CaptureKey, Observation, Setting
+from fedsim.store.files import Record
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
@@ -106,11 +106,11 @@ def disclosed(victim: Update, stated: Mapping[str, Setting] | None = None) -> Di
         no_labels=reason,
         batches=batches,
         layers=len([name for name in layers if f"{name}.running_mean" in seen.received]),
-        known=tuple(fact for fact in FACTS if getattr(seen.knowledge, fact)),
+        known=tuple(fact for fact in FACTS if seen.knowledge.has(fact, "stated")),
         words=words,
         no_words=no_words,
         stated=dict(stated or {}),
-        records=tuple(map(str, victim.wire)),
+        records=tuple(map(str, victim.reading.wire)),
         **_sizes(seen),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from fedsim.build import explain, suggest
+from fedsim.config.build import explain, suggest
 from fedsim.errors import ConfigError
 from fedsim.knowledge import PASSED, Knowledge
 from fedsim.tasks.base import Task

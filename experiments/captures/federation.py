@@ -5,25 +5,26 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from importlib.resources import files
 from math import sqrt
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.captures.captured import captured
 from experiments.plan.config import find, parse_experiment
-from fedsim.capture import CaptureRecord, CaptureStore, Observation
+from fedsim.config.named_code import is_named
+from fedsim.config.toml_source import read_toml
 from fedsim.errors import ConfigError, FedsimError
-from fedsim.files import write_bytes
 from fedsim.models import IMAGE_MODELS, TEXT_MODELS, transformer
 from fedsim.models.lora import is_adapter
-from fedsim.named_code import is_named
+from fedsim.store.capture import CaptureRecord, CaptureStore, Observation
+from fedsim.store.files import write_bytes
 from fedsim.tasks import read_spec
 from fedsim.tasks.base import TaskSpec, load_state, state
-from fedsim.toml_source import read_toml
 from fedsim.types import Tensors
 
+_TEMPLATE = "federation.toml.j2"
 _COUNTER = "num_batches_tracked"
 _GREY, _MANY = "ylecun/mnist", "uoft-cs/cifar100"
 _CLASSES = 10
@@ -36,16 +37,12 @@ _CLIENTS = 5
 """Fewest with which a mean decides a verdict."""
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     """``key = value``, and where the value is from."""
 
     key: str
     value: Any
     source: str
-
-    def __str__(self) -> str:
-        return f"{self.key} = {json.dumps(self.value)}  # {self.source}"
 
 
 def experiment_of(folder: Path, out: Path, model: str | None = None) -> str:
@@ -83,53 +80,43 @@ def experiment_of(folder: Path, out: Path, model: str | None = None) -> str:
             "simulates neither. Attack the captures themselves."
         )
     records = [store.record(key) for key in keys]
+    dataset, what = _dataset(spec)
+    norm, std = _sizes(store, records)
     counted = bool(_counted(store, records[0]))
     federation = list(_federation(store, records))
-    lines = [
-        "# The federation behind captures in simulation, with defenses: what each protects and",
-        "# costs. What is NOT KNOWN, as a server does not see it, holds an example. Fill it in,",
-        f"# then run: fedsim show {out.name}, and fedsim run {out.name}. The weakest strength that",
-        f"# holds: fedsim calibrate {out.name} --hold {_hold(spec)}",
-        f'name = "{out.stem}"',
-        *_attacks(spec, counted=counted),
-        "",
-        "[task]",
-        *map(str, _task(spec, folder, out, model)),
-        "",
-        "[auxiliary]  # public rows that the attacker may own",
-        f'split = "{_public(spec)}"',
-        f"rows = {_public_rows(federation) if counted else _ROWS}",
-        "",
-        "[federation]",
-        *map(str, federation),
-        "",
-        *_defenses(store, spec, records),
-        "",
-    ]
-    text = "\n".join(lines)
+    text = _rendered(
+        file=out.name,
+        name=out.stem,
+        spec=spec,
+        model=_model(spec, folder, out, model),
+        dataset=dataset,
+        what=what,
+        classes=_CLASSES,
+        counted=counted,
+        rows=_public_rows(federation) if counted else _ROWS,
+        federation=federation,
+        norm=norm,
+        std=std,
+    )
     write_bytes(out, text.encode())
     parse_experiment(read_toml(find(str(out))))
-    lacking = [line.split(" = ")[0] for line in lines if "NOT KNOWN" in line.split("#")[-1]]
-    return ", ".join(name for name in lacking if not name.startswith("#"))
+    known = [line.partition(" = ") for line in text.splitlines() if not line.startswith("#")]
+    return ", ".join(key for key, _, rest in known if "NOT KNOWN" in rest.partition("#")[2])
 
 
-def _attacks(spec: TaskSpec, *, counted: bool) -> Iterator[str]:
-    yield "attacks = ["
-    if spec.kind == "image-classification":
-        yield "    # 4800 steps if not given, as in its paper; and told of each defense"
-        yield '    { name = "inverting", steps = 200, variants = [{ adaptive = true }] },'
-        yield '    { name = "ridge" },  # learns from defended updates of public rows'
-        if counted:
-            yield '    { name = "statistics" },  # reads the running statistics, too'
-    else:
-        yield '    { name = "span", variants = [{ adaptive = true }] },  # and told of each defense'
-    yield '    { name = "prior_only" },  # the null baseline: it never looks at an update'
-    yield "]"
+def _rendered(**values: object) -> str:
+    from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
 
-
-def _hold(spec: TaskSpec) -> str:
-    """A target: more than a blind guess reaches, and less than what one recognises."""
-    return "psnr=18" if spec.kind == "image-classification" else "rouge1=.5"
+    source = files("experiments.captures").joinpath(_TEMPLATE).read_text("utf-8")
+    pages = Environment(
+        loader=DictLoader({_TEMPLATE: source}),
+        autoescape=select_autoescape(),  # of HTML, which this is not
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    pages.filters["json"] = json.dumps
+    return pages.get_template(_TEMPLATE).render(**values)
 
 
 def _public_rows(federation: list[_Line]) -> int:
@@ -138,52 +125,32 @@ def _public_rows(federation: list[_Line]) -> int:
     return max(_ROWS, int(2 * values["batch_size"] * values["local_steps"]))
 
 
-def _public(spec: TaskSpec) -> str:
-    return "public" if _dataset(spec)[0] in ("shapes", "sentences") else "test"
-
-
-def _task(spec: TaskSpec, folder: Path, out: Path, model: str | None) -> Iterator[_Line]:
+def _model(spec: TaskSpec, folder: Path, out: Path, model: str | None) -> tuple[str, str]:
+    """The model of the simulation, and where it is from."""
     image = spec.kind == "image-classification"
     if model is not None:
-        yield _Line("model", model, "as you named it")
-    elif image and is_named(spec.factory) and not spec.factory.startswith(("torch.", "__main__")):
-        yield _Line("model", spec.factory, "imported from the folder in which you start fedsim")
-    elif image and spec.model in IMAGE_MODELS:
-        yield _Line("model", spec.model, "built in")
-    elif image:
-        yield _Line(
-            "model", "lenet", f"NOT KNOWN: {spec.model} was an object. Write module:function"
-        )
-    elif spec.model in TEXT_MODELS or _on_hub(spec.model):
-        yield _Line("model", spec.model, "as the captures name it")
-    else:
-        place = out.with_suffix("").with_name(f"{out.stem}-model")
-        _save_model(folder, place)
-        yield _Line("model", str(place), "its architecture, tokenizer and broadcast weights")
-    dataset, source = _dataset(spec)
-    yield _Line("dataset", dataset, f"NOT KNOWN: {source} A hub id, a folder or a built-in")
-    yield _Line("kind", spec.kind, "as captured")
+        return model, "as you named it"
+    if image and is_named(spec.factory) and not spec.factory.startswith(("torch.", "__main__")):
+        return spec.factory, "imported from the folder in which you start fedsim"
+    if image and spec.model in IMAGE_MODELS:
+        return spec.model, "built in"
     if image:
-        yield _Line("image_size", spec.input_shape[-1], "as captured")
-        if dataset == "shapes" and spec.num_classes < _CLASSES:
-            yield _Line("classes", list(range(spec.num_classes)), "as many as the model has")
-    else:
-        yield _Line("max_length", spec.input_shape[0], "in tokens, as captured")
-    if spec.lora is not None:
-        yield _Line("lora_rank", spec.lora.rank, "as captured")
-        yield _Line("lora_alpha", float(spec.lora.alpha), "as captured")
-        yield _Line("lora_targets", list(spec.lora.targets), "as captured")
+        return "lenet", f"NOT KNOWN: {spec.model} was an object. Write module:function"
+    if spec.model in TEXT_MODELS or _on_hub(spec.model):
+        return spec.model, "as the captures name it"
+    place = out.with_suffix("").with_name(f"{out.stem}-model")
+    _save_model(folder, place)
+    return str(place), "its architecture, tokenizer and broadcast weights"
 
 
 def _dataset(spec: TaskSpec) -> tuple[str, str]:
     """Data that the model takes, and what of the clients' it stands for."""
     if spec.kind != "image-classification":
-        return "sentences", "the clients' texts."
+        return "sentences", "texts"
     if spec.input_shape[0] == 1:
-        return _GREY, "the clients' grey pictures."
-    if spec.num_classes > _CLASSES:
-        return _MANY, f"the clients' pictures, of {spec.num_classes} classes."
-    return "shapes", f"the clients' pictures, of {spec.num_classes} classes."
+        return _GREY, "grey pictures"
+    dataset = _MANY if spec.num_classes > _CLASSES else "shapes"
+    return dataset, f"pictures, of {spec.num_classes} classes"
 
 
 def _on_hub(name: str) -> bool:
@@ -280,7 +247,8 @@ def _statistics(seen: Observation) -> set[str]:
     return before | {name for name in seen.received if "running_" in name}
 
 
-def _defenses(store: CaptureStore, spec: TaskSpec, records: list[CaptureRecord]) -> Iterator[str]:
+def _sizes(store: CaptureStore, records: list[CaptureRecord]) -> tuple[float, float]:
+    """Median norm of the captured updates, and its root mean square."""
     norms, count = [], 1
     for record in records:
         seen = store.load(record.key)
@@ -288,25 +256,4 @@ def _defenses(store: CaptureStore, spec: TaskSpec, records: list[CaptureRecord])
         parts = [value for name, value in seen.update().items() if name not in statistics]
         norms.append(sqrt(sum(float(part.square().sum()) for part in parts)))
         count = sum(part.numel() for part in parts)
-    norm = median(norms)
-    std = norm / sqrt(count)
-    yield "[[defenses]]"
-    yield 'name = "none"'
-    for share, said in ((0.1, "a tenth of"), (1.0, "as large as")):
-        yield "[[defenses]]"
-        yield 'name = "gaussian_noise"'
-        yield f"std = {share * std:.2g}  # {said} the root mean square of a captured update"
-    yield "[[defenses]]"
-    yield 'name = "prune"'
-    yield "fraction = 0.9"
-    if spec.kind != "image-classification":
-        yield "[[defenses]]"
-        yield 'name = "freeze_embeddings"'
-        yield "word = true  # the word embeddings do not leave the client"
-    yield "[[defenses]]"
-    yield 'name = "clip"'
-    yield f"norm = {norm / 2:.2g}  # half the median norm of a captured update"
-    yield ""
-    yield "# Secure aggregation and larger batches are options of the federation: compare them by"
-    yield "# [sweep]"
-    yield '# "federation.batch_size" = [8, 32, 128]'
+    return median(norms), median(norms) / sqrt(count)

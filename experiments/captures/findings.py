@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from experiments.captures.disclosures import Disclosure, Words
-from experiments.wording.catalogue import sentence
+from experiments.analysis.evidence import Reason, Shown
+from experiments.captures.disclosures import Disclosure
+from experiments.wording.catalogue import Said, say, sentence
 from experiments.wording.prose import counted, listed
-from fedsim.capture import CaptureKey, Setting
+from fedsim.store.capture import CaptureKey, Setting
 from server.stated_facts import offered
 
 _EACH = 4
@@ -31,7 +32,12 @@ up to 20 steps (.16 of one network), plain steps and momentum .5 to 1.9. Half of
 twice of it finds them all."""
 
 
-class Finding(NamedTuple):
+UNSCORED = Shown(open=(Reason(kind="no_metric"),))
+"""Of guesses that nothing proves: without the private rows they have no score."""
+_WORDS = Shown(frozenset({"words"}))
+
+
+class Row(NamedTuple):
     """One row of the page.
 
     Attributes:
@@ -120,84 +126,96 @@ class Findings:
             if disclosure.words and self.shared(disclosure) != len(disclosure.words.ids)
         ]
 
-    def rows(self) -> Iterator[Finding]:
+    def alone(self, disclosure: Disclosure) -> list[tuple[str, bool]]:
+        """Each word of an update, and whether it moved in no other client's."""
+        others = {
+            token
+            for other in self.given
+            if other.words and other.key.client != disclosure.key.client
+            for token in other.words.ids
+        }
+        words = disclosure.words
+        pairs = zip(words.ids, words.texts, strict=True) if words else ()
+        return [(text, token not in others) for token, text in pairs]
+
+    def rows(self) -> Iterator[Row]:
         """All findings, by capture."""
         for disclosure in self.given:
             yield from self._words(disclosure)
             yield from self._classes(disclosure)
             yield from _counts(disclosure)
 
-    def _words(self, disclosure: Disclosure) -> Iterator[Finding]:
+    def _words(self, disclosure: Disclosure) -> Iterator[Row]:
         key, words = disclosure.key, disclosure.words
         if words is None:
             if disclosure.no_words:
-                yield Finding(key, "words", disclosure.no_words, "not known")
+                yield Row(key, "words", disclosure.no_words, "not known")
             return
         shared = self.shared(disclosure)
         null = "" if shared is None else f"{shared:,} of them"
         value = counted(len(words.ids), "word") + (", all that it used" if words.complete else "")
         value += f", and {counted(words.marks, 'mark')} of a text's ends" if words.marks else ""
-        yield Finding(key, "words", value, "read", null)
+        yield Row(key, "words", value, "read", null)
 
-    def _classes(self, disclosure: Disclosure) -> Iterator[Finding]:
+    def _classes(self, disclosure: Disclosure) -> Iterator[Row]:
         key, labels = disclosure.key, disclosure.labels
         if not labels:
-            yield Finding(key, "classes", disclosure.no_labels, "not known")
+            yield Row(key, "classes", disclosure.no_labels, "not known")
             return
         other = self.other(key, "labels")
         null = "" if other is None else f"{100 * _overlap(labels, other.labels):.0f} % alike"
         text = ", ".join(f"{name}: {count}" for name, count in labels.items())
-        yield Finding(key, "classes", text, "read", null)
+        yield Row(key, "classes", text, "read", null)
 
-    def sentences(self, proven: Collection[CaptureKey]) -> Iterator[tuple[str, str]]:
-        """Shade and sentence of the words that leaked, the grade ``words``.
+    def sentences(self, proven: Collection[CaptureKey]) -> Iterator[tuple[Shown, Said]]:
+        """What is shown of words, and its sentence.
 
         Args:
             proven: captures with a certified example, whose sentences are shown.
         """
         worded = self.worded
         if len(worded) > _EACH:
-            yield "words", self._of_several(worded, proven)
+            yield _WORDS, self._of_several(worded, proven)
         else:
             for disclosure in worded:
-                yield "words", self._of_one(disclosure, proven)
+                yield _WORDS, self._of_one(disclosure, proven)
         for disclosure in self.given:
             if disclosure.words and disclosure not in worded:
                 count = len(disclosure.words.ids)
                 update = f"the update of client {disclosure.key.client}"
-                yield "not-decided", sentence("words.alike", count=count, update=update)
+                yield UNSCORED, say("words.alike", count=count, update=update)
 
-    def _of_one(self, disclosure: Disclosure, proven: Collection[CaptureKey]) -> str:
+    def _of_one(self, disclosure: Disclosure, proven: Collection[CaptureKey]) -> Said:
         words, key = disclosure.words, disclosure.key
         assert words is not None
         shared = self.shared(disclosure)
-        return sentence(
+        return say(
             "words.all" if words.complete else "words.some",
             count=len(words.ids),
             whose=f"client {key.client}",
             update=f"its update of round {key.round}",
-            shared="" if shared is None else sentence("words.shared", shared=shared),
-            beyond="" if key in proven else sentence("words.unseen"),
-        ).rstrip()
+            shared="" if shared is None else say("words.shared", shared=shared),
+            beyond="" if key in proven else say("words.unseen"),
+        )
 
-    def _of_several(self, worded: Sequence[Disclosure], proven: Collection[CaptureKey]) -> str:
+    def _of_several(self, worded: Sequence[Disclosure], proven: Collection[CaptureKey]) -> Said:
         sets = [disclosure.words for disclosure in worded if disclosure.words]
         counts = [len(words.ids) for words in sets]
         beside = [self.shared(disclosure) for disclosure in worded]
         shares = [s / n for s, n in zip(beside, counts, strict=True) if s is not None]
         share = 100 * sum(shares) / len(shares) if shares else None
-        return sentence(
+        return say(
             "words.several",
             updates=len(worded),
             captures=len(self.given),
             least=min(counts),
             most=max(counts),
             complete=sum(words.complete for words in sets),
-            shared="" if share is None else sentence("words.shared_of_several", share=share),
-            beyond="" if proven else sentence("words.unseen"),
-        ).rstrip()
+            shared="" if share is None else say("words.shared_of_several", share=share),
+            beyond="" if proven else say("words.unseen"),
+        )
 
-    def offers(self) -> Iterator[str]:
+    def offers(self) -> Iterator[Said]:
         """What clients state of themselves, and what their steps look like, with what to pass."""
         values: dict[str, list[Setting]] = {}
         for disclosure in self.given:
@@ -208,10 +226,10 @@ class Findings:
             first = max(options, key=len)
             shown = [name for name in values if offered({name: values[name][0]}) or _private(name)]
             stated = ", ".join(f"{name} = {_span(values[name])}" for name in shown)
-            yield sentence("advice.stated", stated=stated, options=" ".join(first))
+            yield say("advice.stated", stated=stated, options=" ".join(first))
         if self.signs:
             size = max(disclosure.largest for disclosure in self.given)
-            yield sentence("advice.signs", size=f"{size:.3g}")
+            yield say("advice.signs", size=f"{size:.3g}")
 
     @property
     def signs(self) -> bool:
@@ -225,7 +243,7 @@ class Findings:
             return even >= _EVEN_ALONE
         return even >= _EVEN and high <= low * (1 + _ALIKE)
 
-    def known(self) -> str:
+    def known(self) -> Said:
         """What is known already, where whether examples came back is not decided."""
         facts = []
         if worded := self.worded:
@@ -235,8 +253,8 @@ class Findings:
         if layered := [disclosure for disclosure in self.given if disclosure.layers]:
             facts.append(f"mean and variance of the batches of {_clients(layered)}")
         if not facts:
-            return sentence("guess.nothing_known")
-        return sentence("guess.known", facts=listed(facts))
+            return say("guess.nothing_known")
+        return say("guess.known", facts=listed(facts))
 
 
 def _clients(given: Sequence[Disclosure]) -> str:
@@ -246,15 +264,15 @@ def _clients(given: Sequence[Disclosure]) -> str:
     return f"client{'s' * (len(clients) > 1)} {listed([str(client) for client in clients])}"
 
 
-def _counts(disclosure: Disclosure) -> Iterator[Finding]:
+def _counts(disclosure: Disclosure) -> Iterator[Row]:
     key = disclosure.key
     if disclosure.claimed is not None:
-        yield Finding(key, "examples", str(disclosure.claimed), "stated")
+        yield Row(key, "examples", str(disclosure.claimed), "stated")
     if disclosure.batches is not None:
-        yield Finding(key, "batches", str(disclosure.batches), "read")
+        yield Row(key, "batches", str(disclosure.batches), "read")
     if disclosure.layers:
         value = f"mean and variance of {counted(disclosure.layers, 'layer')}"
-        yield Finding(key, "statistics", value, "read")
+        yield Row(key, "statistics", value, "read")
 
 
 def _private(name: str) -> bool:
@@ -274,8 +292,3 @@ def _overlap(mine: dict[str, int], others: dict[str, int]) -> float:
     """The share that two class histograms have in common."""
     totals = sum(mine.values()), sum(others.values())
     return sum(min(n / totals[0], others.get(name, 0) / totals[1]) for name, n in mine.items())
-
-
-def sure(words: Words, others: Collection[int]) -> list[tuple[str, bool]]:
-    """Each word, and whether it moved in no other update."""
-    return [(text, token not in others) for token, text in zip(words.ids, words.texts, strict=True)]

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
-from fedsim.build import options_of
+from fedsim.config.build import options_of
 from fedsim.metrics.base import Examples
 from fedsim.records import UNFINISHED, Certificate
 from fedsim.tasks.base import Task
@@ -131,29 +131,29 @@ class Guess:
         what = what if count == 1 else f"{what}s"
         return f"{self.attack}: {count} {what}, {sure} certified{goal}, {self.seconds:.1f} s{note}."
 
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        """How sure each example is, and its class, classes or numbers in words."""
+        sure = self.confidence or ("guess",) * len(self.examples.batch)
+        return list(zip(sure, self._targets(), strict=True))
+
     def _rows(self) -> list[str]:
-        count = len(self.examples.batch)
-        sure = self.confidence or ("guess",) * count
         if self.texts:
-            return [
-                f"  {level:<10} {target:<9}{text}".rstrip()
-                for level, target, text in zip(sure, self._targets(), self.texts, strict=True)
-            ]
-        what = "row" if self.task.spec.owner_shape else "image"
-        alike = Counter(zip(sure, self._targets(), strict=True))
-        return [
-            f"  {level:<10} {target:<9}({what if times == 1 else f'{times} {what}s'})"
-            for (level, target), times in alike.items()
-        ]
+            pairs = zip(self.said, self.texts, strict=True)
+            rows = [(level, target, text) for (level, target), text in pairs]
+        else:
+            what = "row" if self.task.spec.owner_shape else "image"
+            alike = Counter(self.said).items()
+            rows = [(*said, f"({what if n == 1 else f'{n} {what}s'})") for said, n in alike]
+        return [f"  {level:<10} {target:<8} {what}".rstrip() for level, target, what in rows]
 
     def _targets(self) -> list[str]:
-        """Class, classes or numbers of each example in words."""
         if self.targets is not None:
-            return [f"target {', '.join(f'{v:.4g}' for v in row)} " for row in self.targets]
+            return [f"target {', '.join(f'{v:.4g}' for v in row)}" for row in self.targets]
         labels = self.labels or (-1,) * len(self.examples.batch)
         sure = (self.classes_read or proven for proven in self.certified)
         return [
-            _class(label) + ("" if read or label == -1 else " (guessed) ")
+            _class(label) + ("" if read or label == -1 else " (guessed)")
             for label, read in zip(labels, sure, strict=True)
         ]
 
@@ -164,10 +164,8 @@ class Guess:
         head = f"<p>{escaped(self.line)}</p>"
         if self.images is not None:
             return head + grid(self.examples.batch.inputs, self.confidence)
-        return head + table([(level, escaped(text)) for level, text in self._levels()])
-
-    def _levels(self) -> list[tuple[str, str]]:
-        return list(zip(self.confidence or ("guess",) * len(self.texts), self.texts, strict=True))
+        levels = [level for level, _ in self.said]
+        return head + table(list(zip(levels, map(escaped, self.texts), strict=True)))
 
 
 def caveats(task: Task, note: str, confidence: Sequence[str]) -> str:
@@ -189,5 +187,5 @@ def _range(task: Task, confidence: Sequence[str]) -> str:
 
 def _class(label: int | tuple[int, ...]) -> str:
     if isinstance(label, tuple):
-        return f"classes {', '.join(map(str, label)) or 'none'} "
+        return f"classes {', '.join(map(str, label)) or 'none'}"
     return "" if label < 0 else f"class {label}"

@@ -21,20 +21,20 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from experiments.captures import MANIFEST, SUFFIXES
+from experiments.captures import MANIFEST
 from experiments.captures.saving import save_capture
-from experiments.captures.tensor_files import read_state_dict
-from fedsim.build import explain, suggest
-from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
-from fedsim.config_section import ConfigSection
+from fedsim.config.build import explain, suggest
+from fedsim.config.named_code import is_named
+from fedsim.config.section import ConfigSection
+from fedsim.config.toml_source import read_toml
 from fedsim.errors import ConfigError
-from fedsim.files import digest, read_json, write_json
 from fedsim.knowledge import FACTS, Knowledge
-from fedsim.named_code import is_named
-from fedsim.plain_files import check_folder, digest_plain
 from fedsim.reply_kind import hides_its_sign, kind_of
-from fedsim.toml_source import read_toml
-from fedsim.truth import TruthStore
+from fedsim.store.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
+from fedsim.store.files import digest, read_json, write_json
+from fedsim.store.plain_files import SUFFIXES, check_folder, digest_plain
+from fedsim.store.tensor_files import read_state_dict
+from fedsim.store.truth import TruthStore
 from fedsim.types import Batch, Tensors
 from fedsim.visible import say
 
@@ -261,7 +261,7 @@ def _save(
 
 
 def truth_in(folder: Path, captures: Path, out: Path) -> Path:
-    """The truth in the form of ``fedsim.truth``, from files named as the replies.
+    """The truth in the form of ``fedsim.store.truth``, from files named as the replies.
 
     Each holds ``inputs``, ``labels`` and for texts ``mask``. A folder that ``truth_mod`` wrote is
     returned as it is.

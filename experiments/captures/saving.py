@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedsim.capture import CaptureRecord, CaptureStore, Observation
-from fedsim.files import save_tensors, write_json
+from fedsim.store.capture import CaptureRecord, CaptureStore, Observation
+from fedsim.store.files import save_tensors, write_json
 
 
 def save_capture(

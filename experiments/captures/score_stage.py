@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from experiments.captures.evidence import Evidence
 from experiments.captures.page import write_page
-from experiments.captures.run import efforts, is_scored, open_run, outcomes
+from experiments.captures.results import Results
+from experiments.captures.run import is_scored, open_run
 from experiments.pipeline import execute
 from experiments.plan.cells import Cell
 from experiments.plan.folder import note_provenance
@@ -20,14 +22,14 @@ from experiments.stages.coverage import EXACT_PSNR
 from experiments.stages.integrity import seal_truth
 from experiments.stages.membership import content
 from experiments.wording.catalogue import sentence
-from fedsim.capture import CaptureStore
-from fedsim.errors import StoreError
-from fedsim.plain_files import check_folder
+from fedsim.errors import FedsimError, StoreError
 from fedsim.records import MAIN, OTHER_CLIENT, ScoreRow
+from fedsim.store.capture import CaptureKey, CaptureStore
+from fedsim.store.plain_files import check_folder
+from fedsim.store.truth import TruthStore
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.tasks.images import ImageClassification
-from fedsim.truth import TruthStore
 from fedsim.types import Batch
 from fedsim.visible import say
 
@@ -56,13 +58,17 @@ def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
             "in the same run."
         )
     run = open_run(folder)
-    if not any(outcome.guess for outcome in outcomes(run, task) if outcome.record.key in keys):
+    results = Results.of(run, task)
+    if not any(outcome.guess for outcome in results.outcomes if outcome.record.key in keys):
         raise StoreError(
             f"{folder}: no attack left a guess. Run another one: fedsim attack {folder}."
         )
-    _copy_truth(private, run.cells[0], task)
+    (cell,) = run.cells
+    _copy_truth(private, cell, task)
+    if unlike := _explaining_others(cell):
+        say(sentence("truth.unlike", count=len(unlike), first=unlike[0]), error=True)
     execute(run, ("score", "report"), quiet=True)
-    write_page(run, task)
+    write_page(results)
     rows = run.scores
     proven = [r for r in rows if r.certified and (r.metric, r.control) == ("psnr", "none")]
     if off := sum(r.value is not None and r.value < EXACT_PSNR for r in proven):
@@ -81,6 +87,24 @@ def _copy_truth(private: TruthStore, cell: Cell, task: Task) -> None:
         numbers = tuple(rows.setdefault(content(batch, i), len(rows)) for i in range(len(batch)))
         cell.truth.save(key, batch, numbers, (tuple(range(len(batch))),))
     seal_truth(cell)
+
+
+def _explaining_others(cell: Cell) -> list[CaptureKey]:
+    """Captures whose truth explains another client's update better than their own.
+
+    An update of many steps, or of Adam, points elsewhere than the gradient at its start, so that
+    the comparison decides, and not the cosine itself. Empty of a network that its owner alone can
+    build.
+    """
+    try:
+        evidence = Evidence(cell.captures, load_task(cell.captures.root))
+    except FedsimError:  # its code was not named
+        return []
+    known = cell.truth.by_capture()
+    fits = {
+        key: evidence.fit(key, cell.truth.load(key)) for key in cell.captures.keys() if key in known
+    }
+    return [key for key, fit in fits.items() if fit is not None and not fit.leads]
 
 
 def _as_attacked(batch: Batch, task: Task) -> Batch:
@@ -118,26 +142,21 @@ def means(rows: Sequence[ScoreRow], task: Task) -> pd.DataFrame:
 
 
 def report_captures(folder: Path) -> pd.DataFrame:
-    """One row for each attack, and the pages written anew.
-
-    Columns: how many captures it was run on, guesses, examples that an update proves, mean
-    objective, mean cosines of ``evidence.Fit`` with their null, and the scores if there are any.
+    """``Results.efforts`` with the scores if there are any, and the pages written anew.
 
     Raises:
         StoreError: nothing was attacked.
     """
-    import pandas as pd
-
     check_folder(folder)
     started, run = time.monotonic(), open_run(folder)
     task = load_task(run.cells[0].captures.root, network=False)
-    table = sorted(efforts(list(outcomes(run, task))), key=lambda effort: effort.attack)
-    frame = pd.DataFrame(table).rename(columns={"null": "cosine (null)"})
+    results = Results.of(run, task)
+    frame = results.efforts().sort_values("attack", ignore_index=True)
     if is_scored(run):
         scores = run.scores
         frame = frame.merge(means(scores, task), on="attack", how="left")
         execute(run, ("report",), quiet=True)
     else:
         note_provenance(run, "report", time.monotonic() - started)
-    write_page(run, task)
+    write_page(results)
     return frame

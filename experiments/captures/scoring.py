@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,13 @@ from torch import Tensor
 from experiments.captures.alterations import altered
 from experiments.captures.guess import Guess
 from experiments.stages.coverage import EXACT_PSNR
-from fedsim.build import registry
+from fedsim.api.guesses import StoredGuess, matched
+from fedsim.config.build import registry
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples
-from fedsim.metrics.match import align, match, nothing
-from fedsim.records import MAIN
+from fedsim.records import MAIN, JobRecord
+from fedsim.store.capture import CaptureKey
 from fedsim.tasks.base import Task
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch, Rows
@@ -117,47 +117,34 @@ def score(guess: Guess, truth: Any) -> Scores:  # noqa: ANN401
         raise ConfigError(
             f"score: got {type(guess).__name__}. Pass a guess: fedsim.attack(victim, ...)."
         )
-    private = truth if isinstance(truth, Examples) else _examples(guess.task, truth)
-    return scores_of(guess.attack, guess.examples, guess.confidence, private, guess.task)
-
-
-def scores_of(
-    attack: str, guessed: Examples, confidence: Sequence[str], private: Examples, task: Task
-) -> Scores:
-    """Scores of guessed examples; see ``score``."""
-    modality = task.modality
-    if modality == "image":
+    task, guessed = guess.task, guess.examples
+    private = truth if isinstance(truth, Examples) else _examples(task, truth)
+    if task.modality == "image":
         _check_range(guessed, private)
         guessed, private = _in_unit_range(guessed, private)
-    if len(guessed.batch):
-        assignment = match(guessed, private, modality)
-        aligned = align(guessed, assignment, modality)
-    else:
-        assignment, aligned = (None,) * len(private.batch), nothing(private, modality)
-    values = {}
+    job = JobRecord(
+        key=CaptureKey(round=1, client=0),
+        attack=guess.attack,
+        status="done",
+        confidence=guess.confidence or None,
+    )
+    stored = StoredGuess(job, guessed if len(guessed.batch) else None)
+    pairing = matched(stored, private, task.modality)
+    aligned, values = pairing.aligned, dict[str, tuple[float, ...]]()
+    classes = task.spec.target == "class" and task.spec.num_classes
     for name, cls in registry(METRICS, "fedsim.metrics").items():
         metric = cls()
-        if task.unfit(metric) or metric.available():
-            continue
-        if name == "label_accuracy" and (
-            task.spec.target != "class"
-            or not task.spec.num_classes
-            or private.batch.labels.min() < 0
-        ):
-            continue
-        values[name] = tuple(metric.score(aligned, private).tolist())
-    sure = [place is not None and bool(confidence) for place in assignment]
-    certified = [
-        known and confidence[place or 0] == "certified"
-        for known, place in zip(sure, assignment, strict=True)
-    ]
+        untold = name == "label_accuracy" and not (classes and private.batch.labels.min() >= 0)
+        if not (task.unfit(metric) or metric.available() or untold):
+            values[name] = tuple(metric.score(aligned, private).tolist())
+    certified = tuple(bool(pairing.certified(i)) for i in range(len(private.batch)))
     note = ""
     if isinstance(task, ImageClassification) and any(certified):
         pairs = zip(certified, values["psnr"], strict=True)
         off = [i for i, (sure, value) in enumerate(pairs) if sure and not value >= EXACT_PSNR]
         pictures = aligned.batch.inputs[off]
         note = altered(pictures, private.batch.inputs, task.form.shape) if off else ""
-    return Scores(attack, values, tuple(certified), aligned, private, note)
+    return Scores(guess.attack, values, certified, aligned, private, note)
 
 
 def _examples(task: Task, truth: Any) -> Examples:  # noqa: ANN401

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attacks import attack_classes
 from attacks.base import Job
-from attacks.scheduling.readings import check_suits, first_refusal
+from attacks.foreign.readings import check_suits, first_refusal
 from experiments.captures.update import Update
 from fedsim.errors import CannotAttack
 from fedsim.visible import escaped

@@ -9,21 +9,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from attacks.foreign.readings import OpenReply
 from attacks.observed import output_rows
 from attacks.observed.input_range import likely_range, range_evidence
 from attacks.observed.readings import on_grid
 from attacks.observed.running_statistics import facts_shown
 from attacks.observed.weight_decay import loss_penalty, without_decay
-from attacks.scheduling.readings import OpenReply
 from experiments.captures.facts import facts_of
 from experiments.captures.multiples import multiple_of
-from experiments.captures.second_records import Listed, is_unsigned, without_weights
-from fedsim.capture import CaptureKey, Kind, Observation
+from experiments.captures.reading import Finding, Reading
+from experiments.captures.second_records import is_unsigned, without_weights
 from fedsim.errors import ConfigError
-from fedsim.knowledge import FACTS, Knowledge
+from fedsim.knowledge import FACTS, Knowledge, Origin
 from fedsim.models.lora import is_adapter
 from fedsim.precision import at_own_precision
 from fedsim.reply_kind import ascends, weights_behind
+from fedsim.store.capture import CaptureKey, Kind, Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import Loss, Model, task_of
 from fedsim.tasks.inputs import Range
@@ -44,15 +45,12 @@ class Update:
     """What a server saw of one client, with the model that it is about; no private example.
 
     Attributes:
-        observation: the tensors and the facts that the server knows.
+        reading: the tensors, the facts that the server knows, and how they were read.
         task: the model's architecture and loss.
-        match: how the tensors were matched to the model's, a sentence.
         claimed_examples: how many examples a client of another application says it used, which
             attacks try where the number is not known; None if it says nothing.
         difference: the same reply read as a difference, which attacks try as well; None where it
             can be no scaled difference.
-        doubt: why the model may not explain the reply, as in ``CaptureRecord``.
-        wire: every record that the client sent, the model first; of captures alone.
 
     Example:
         The gradient of one picture:
@@ -69,13 +67,10 @@ class Update:
         gradient of ...
     """
 
-    observation: Observation
+    reading: Reading
     task: Task
-    match: str
     claimed_examples: int | None = None
-    difference: Update | None = field(default=None, repr=False)
-    doubt: str = ""
-    wire: tuple[Listed, ...] = ()
+    difference: Observation | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -139,7 +134,7 @@ class Update:
         facts = facts_of(made, knows if lr is None else {**knows, "learning_rate": lr})
         if gradients is not None:
             facts = facts.model_copy(update={"local_steps": 1})
-        update = update_of(
+        reading = update_of(
             made,
             sent,
             gradients if after is None else after,
@@ -147,22 +142,36 @@ class Update:
             base=base if base is not None or not isinstance(model, nn.Module) else model,
             knowledge=facts,
         )
-        update = without_decayed(descending(update))
-        shown = None if input_range else range_evidence(update.observation, made)
+        reading = without_decayed(descending(reading, made), made)
+        shown = None if input_range else range_evidence(reading.observation, made)
         likely = None if shown is None else likely_range([shown])
         if likely is None or likely.form.plain:
-            return update
-        return replace(update, task=likely.of(made), match=f"{update.match}; {likely}")
+            return cls(reading, made)
+        return cls(reading.finding(Finding(str(likely))), likely.of(made))
+
+    @property
+    def observation(self) -> Observation:
+        """What attacks see."""
+        return self.reading.observation
+
+    @property
+    def match(self) -> str:
+        """How the tensors were matched to the model's, and what was found, a sentence."""
+        return self.reading.match
+
+    @property
+    def doubt(self) -> str:
+        """Why the model may not explain the reply; empty if it may."""
+        return self.reading.doubt
 
     @property
     def reply(self) -> OpenReply:
         """As attacks read it."""
-        other = None if self.difference is None else self.difference.observation
-        return OpenReply(self.observation, self.claimed_examples, other, self.doubt)
+        return OpenReply(self.observation, self.claimed_examples, self.difference, self.doubt)
 
     def __str__(self) -> str:
         seen, spec = self.observation, self.task.spec
-        known = ", ".join(fact for fact in FACTS if getattr(seen.knowledge, fact)) or "nothing more"
+        known = ", ".join(f for f in FACTS if seen.knowledge.has(f, "stated")) or "nothing more"
         longest = ""
         if self.task.modality == "text":
             longest = f", texts of at most {spec.input_shape[0]} tokens"
@@ -171,7 +180,8 @@ class Update:
         )
         doubted = doubt(self.task)
         cohort = seen.knowledge.cohort
-        beside = f" It sent {', '.join(map(str, self.wire))}." if len(self.wire) > 1 else ""
+        wire = self.reading.wire
+        beside = f" It sent {', '.join(map(str, wire))}." if len(wire) > 1 else ""
         whose = "" if cohort == 1 else f" The reply is the mean of {cohort} clients."
         return (
             f"{seen.kind} of {spec.model} ({spec.kind}{longest}): {self.match}. "
@@ -191,7 +201,7 @@ def update_of(
     key: CaptureKey | None = None,
     claimed_examples: int | None = None,
     network: nn.Module | None = None,
-) -> Update:
+) -> Reading:
     """Match tensors to the task's model and check them; see ``Update.of``.
 
     Args:
@@ -202,7 +212,7 @@ def update_of(
         base: where weights come from that were not sent; None to refuse where there are any.
         knowledge: what the server knows.
         key: round and client.
-        claimed_examples: as in ``Update``.
+        claimed_examples: as in ``Update``; by as many a client may have multiplied its weights.
         network: a network of the task, to save the time of building one.
 
     Raises:
@@ -212,10 +222,10 @@ def update_of(
     sent = named(before, network, "before", partial=key is not None)
     what = _WORDS[kind]
     got = named(received or {}, network, what, partial=key is not None)
-    tensors, note = _completed(sent, base, network)
+    tensors, completed = _completed(sent, base, network)
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
     _check_moved(reply, tensors, kind, key, task.doubt)
-    unsigned = ""
+    unsigned = multiplied = None
     if kind == "gradient" and is_unsigned(reply):
         scored, unsigned = without_weights(reply, tensors)
         got = replace(got, tensors=got.tensors | scored)
@@ -223,7 +233,7 @@ def update_of(
     weights = got.tensors
     if times != 1:
         weights = {k: v / times if v.is_floating_point() else v for k, v in weights.items()}
-        note += f"; they are {times} times weights, and were divided"
+        multiplied = Finding(f"they are {times} times weights, and were divided")
     tensors, whole = at_own_precision(tensors), at_own_precision(weights)
     whole, kind = _as_weights(tensors, whole, kind)
     observation = Observation(  # copied, as a program trains on with what it handed over
@@ -234,39 +244,37 @@ def update_of(
         knowledge,
     )
     observation, counted = _counted(observation, network)
-    absent = "" if key is None else _absent(lacks(sent, network), lacks(got, network), reply)
-    doubt = "; ".join(filter(None, (task.doubt, unsigned, absent)))
-    return Update(
-        observation, task, f"{what}: {got.how}{note}{counted}", claimed_examples, doubt=doubt
+    absent = None if key is None else _absent(lacks(sent, network), lacks(got, network), reply)
+    matched, doubted = Finding(f"{what}: {got.how}"), Finding(task.doubt, hides=True)
+    return Reading(observation).finding(
+        matched, completed, multiplied, counted, doubted, unsigned, absent
     )
 
 
-def _counted(seen: Observation, network: nn.Module) -> tuple[Observation, str]:
+def _counted(seen: Observation, network: nn.Module) -> tuple[Observation, Finding | None]:
     """With facts that nobody stated and normalisation layers show, and a word of them."""
-    known = seen.knowledge
-    shown = facts_shown(seen, network)
-    added = {fact: value for fact, value in shown.items() if getattr(known, fact) is None}
-    note = ""
-    if "local_steps" in added:
-        steps = added["local_steps"]
-        note = f"; its normalisation layers counted {steps} batch{'es' * (steps > 1)}"
-        # Gradients of several batches may be accumulated into one step.
-        note += ", taken for as many steps" if steps > 1 else ""
-    return replace(seen, knowledge=known.model_copy(update=added)), note
+    known = seen.knowledge.adding(facts_shown(seen, network), Origin(source="counted"))
+    steps, shown = known.local_steps or 1, replace(seen, knowledge=known)
+    if "local_steps" not in known.origins:
+        return shown, None
+    # Gradients of several batches may be accumulated into one step.
+    taken = "es, taken for as many steps" if steps > 1 else ""
+    return shown, Finding(f"its normalisation layers counted {steps} batch{taken}")
 
 
-def _absent(unsent: Sequence[str], silent: Sequence[str], reply: Tensors) -> str:
+def _absent(unsent: Sequence[str], silent: Sequence[str], reply: Tensors) -> Finding | None:
     """That a client may have weights of its own where none came; frozen ones are everyone's.
 
     Whoever sends adapters alone trains nothing else.
     """
     if not silent or any(map(is_adapter, reply)):
-        return ""
+        return None
     more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
     advice = "; pass the client's, base=state_dict or --base FILE" if unsent else ""
-    return (
+    return Finding(
         f"{silent[0]!r}{more} did not come back: where the client has its own (a personalised "
-        f"head, FedBN), nothing behind them is proven{advice}"
+        f"head, FedBN), nothing behind them is proven{advice}",
+        hides=True,
     )
 
 
@@ -306,26 +314,26 @@ def _one_kind(
     )
 
 
-def descending(update: Update) -> Update:
+def descending(reading: Reading, task: Task) -> Reading:
     """Gradients with the sign of a loss's, where they show that theirs is the opposite."""
-    seen = update.observation
+    seen = reading.observation
     if seen.kind != "gradient":
-        return update
+        return reading
     arrays = {name: value.float().numpy() for name, value in seen.received.items()}
     by_bias = ascends(arrays, seen.knowledge.num_examples)
-    if not by_bias and not output_rows.ascends(seen, update.task):
-        return update
+    if not by_bias and not output_rows.ascends(seen, task):
+        return reading
     turned = replace(seen, received={name: -value for name, value in seen.received.items()})
-    match = f"{update.match}; they rise where a loss's fall, and were turned round"
-    return replace(update, observation=turned, match=match)
+    said = "they rise where a loss's fall, and were turned round"
+    return reading.finding(Finding(said), observation=turned)
 
 
-def without_decayed(update: Update) -> Update:
+def without_decayed(reading: Reading, task: Task) -> Reading:
     """The update without what weight decay or a penalty left of the weights that were sent."""
-    if doubt := loss_penalty(update.observation, update.task):
-        return replace(update, doubt="; ".join(filter(None, (update.doubt, doubt))))
-    seen, note = without_decay(update.observation, update.task)
-    return replace(update, observation=seen, match=update.match + note) if note else update
+    if penalty := loss_penalty(reading.observation, task):
+        return reading.finding(Finding(penalty, hides=True))
+    seen, said = without_decay(reading.observation, task)
+    return reading.finding(Finding(said, cause="weight decay"), observation=seen)
 
 
 def _shapes(given: Given | None) -> dict[str, tuple[int, ...]]:
@@ -336,11 +344,11 @@ def _shapes(given: Given | None) -> dict[str, tuple[int, ...]]:
 
 def _completed(
     sent: Named, base: Given | nn.Module | None, network: nn.Module
-) -> tuple[Tensors, str]:
+) -> tuple[Tensors, Finding | None]:
     """What was sent, with the rest from ``base``; nothing is drawn at random."""
     lacking = lacks(sent, network)
     if not lacking:
-        return sent.tensors, ""
+        return sent.tensors, None
     tensors = weights_of(base) if isinstance(base, nn.Module) else base
     more = {} if tensors is None else named(tensors, network, "base").tensors
     if lost := [name for name in lacking if name not in more]:
@@ -350,7 +358,7 @@ def _completed(
         )
     whole = {name: sent.tensors.get(name, more.get(name)) for name in own_tensors(network)}
     tensors = {name: value for name, value in whole.items() if value is not None}
-    return tensors, f"; {len(lacking)} tensors that were not sent come from base"
+    return tensors, Finding(f"{len(lacking)} tensors that were not sent come from base")
 
 
 def _check_moved(

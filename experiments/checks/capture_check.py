@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from torch import nn
-
 from experiments.checks.capture_faults import (
     distance,
-    first_rank,
     missing_tensors,
     norm,
     scale_between,
     stored,
     swapped_tensors,
-    tied,
     unwritten_tensors,
 )
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
 from experiments.stages.integrity import check_cell
 from experiments.stages.privacy import owned
-from fedsim.capture import CaptureKey, Observation
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses import build_chain
-from fedsim.devices import device_for, float32
 from fedsim.errors import StoreError
-from fedsim.federation import FederationConfig
 from fedsim.local.client import LocalClient
 from fedsim.participation import mean
-from fedsim.settings import poisoned
+from fedsim.process import device_for, float32, one_thread, poisoned
+from fedsim.store.capture import CaptureKey, Observation
+from fedsim.store.truth import TruthRecord
 from fedsim.tasks import load_task
 from fedsim.tasks.base import state
-from fedsim.threads import one_thread
-from fedsim.truth import TruthRecord
-from fedsim.types import Batch, Tensors
+from fedsim.types import Tensors
 
 TOLERANCE = 1e-5
 """Largest relative error of a consistent capture. A correct replay differs only by rounding."""
-_HALF_TOLERANCE = 2.0**-11
-"""The same where captures are rounded to float16, which a replay's rounding may tip over."""
-_FLAT = 1e-6
 
 
 def examine(run: Run) -> CaptureCheckup:
@@ -84,29 +76,23 @@ class Examiner:
     def examine(self, key: CaptureKey) -> CaptureFinding:
         """Replay one capture."""
         seen = self.cell.captures.load(key)
-        batch = self.cell.truth.load(key)
         with poisoned():
             weights = state(self.trainer.task.build())
             model = self.trainer.task.model({k: v for k, v in seen.sent.items() if k in weights})
         declared = self._declared(seen)
         replayed = self._replay(seen, declared)
-        update = seen.update()
-        size = norm(update)
+        size = norm(seen.update())
         error = distance(seen.received, replayed) / max(size, 1e-30)
         faults = [*missing_tensors(seen, model), *unwritten_tensors(seen, weights, model)]
-        if error > self._tolerance:
+        if error > TOLERANCE:
             faults += self._explain(seen, replayed, declared, error)
-        rank, width = first_rank(update, model)
         return CaptureFinding(
             self.cell.name,
             key,
             error,
             size,
-            rank,
-            width,
             tuple(sorted({str(v.dtype).removeprefix("torch.") for v in seen.received.values()})),
             tuple(faults),
-            tuple(self._obstacles(seen, batch, model, size, rank, width)),
         )
 
     def _declared(self, seen: Observation) -> FederationConfig:
@@ -114,11 +100,6 @@ class Examiner:
         granted, mode = seen.knowledge.training or {}, seen.knowledge.train_mode
         both = {**granted} if mode is None else {**granted, "train_mode": mode}
         return self.trainer.config.model_copy(update=both)
-
-    @property
-    def _tolerance(self) -> float:
-        half = self.cell.config.capture.dtype == "float16"
-        return _HALF_TOLERANCE if half else TOLERANCE
 
     def _replay(self, seen: Observation, config: FederationConfig) -> Tensors:
         return stored(self._whole(seen, config), self.cell.config.capture)
@@ -158,7 +139,7 @@ class Examiner:
             return
         mode = declared.train_mode
         other = self._replay(seen, declared.model_copy(update={"train_mode": not mode}))
-        if distance(seen.received, other) <= self._tolerance * norm(seen.update()):
+        if distance(seen.received, other) <= TOLERANCE * norm(seen.update()):
             yield (
                 f"the client trained in {'eval' if mode else 'train'} mode, but "
                 f"{'train' if mode else 'eval'} mode is declared. Declare train_mode as it was."
@@ -168,7 +149,7 @@ class Examiner:
         wrong = [
             name for name, value in declared.training.items() if value != actual.training[name]
         ]
-        if wrong and distance(seen.received, self._replay(seen, actual)) <= self._tolerance * norm(
+        if wrong and distance(seen.received, self._replay(seen, actual)) <= TOLERANCE * norm(
             seen.update()
         ):
             yield from (
@@ -189,55 +170,6 @@ class Examiner:
             "neither order, mode nor scale explains it. Compare the client's loss with the task's."
         )
 
-    def _obstacles(
-        self,
-        seen: Observation,
-        batch: Batch,
-        model: nn.Module,
-        size: float,
-        rank: int | None,
-        width: int | None,
-    ) -> Iterator[str]:
-        config = self.trainer.config
-        if seen.knowledge.cohort > 1:
-            yield (
-                f"secure aggregation: the capture is the mean of {seen.knowledge.cohort} clients' "
-                "replies and mixes all their examples."
-            )
-        if size < _FLAT:
-            yield f"the update is almost zero (norm {size:.1e}): it holds nothing to match."
-        if config.train_mode and any(m.p > 0 for m in model.modules() if isinstance(m, nn.Dropout)):
-            yield "dropout was on: the attacker does not know the masks and cannot replay exactly."
-        if config.train_mode and any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
-            yield "batch normalisation used the statistics of the private batch."
-        frozen = [name for name, _ in model.named_parameters() if name not in seen.received]
-        if frozen:
-            more = " ..." if len(frozen) > 4 else ""
-            why = "kept" if self.cell.config.capture.tensors else "sent"
-            yield f"not {why}, so unavailable to attacks: {', '.join(frozen[:4])}{more}."
-        if self.trainer.chain.name != "none":
-            yield f"the defense {self.trainer.chain.name} changed the update, as in the replay."
-        steps = len(self.cell.truth.record(seen.key).steps)
-        if seen.kind == "weights" and (steps > 1 or not config.plain):
-            yield (
-                f"the update sums {steps} steps of {config.optimizer}. It is not a gradient, so "
-                "one-step attacks are only approximate."
-            )
-        if tied(model):
-            yield (
-                "the head is tied to the word embeddings: every row of their gradient is "
-                "non-zero, so non-zero rows do not reveal the tokens."
-            )
-        if batch.mask is not None and width is not None:
-            tokens, lora = int(batch.mask.sum()), self.trainer.task.spec.lora
-            most = width if lora is None else min(width, lora.rank)
-            if tokens >= most:
-                what = "layer is" if lora is None else "layer's adapter is"
-                yield (
-                    f"{tokens} tokens, and the first attention {what} {most} wide: its gradient "
-                    "has full rank, so span tests cannot distinguish tokens."
-                )
-
 
 @dataclass(frozen=True)
 class CaptureFinding:
@@ -246,22 +178,16 @@ class CaptureFinding:
     Attributes:
         relative_error: ``|received - replayed| / |update|``.
         update_norm: Euclidean norm of the gradient, or of ``sent - received``.
-        rank: numerical rank of the first attention (else linear) layer's update.
-        width: the layer's input width, which bounds the rank.
         dtypes: of the received tensors.
         faults: reasons that the capture contradicts its declared setting.
-        obstacles: reasons that attacks on a sound capture fail or lose accuracy.
     """
 
     cell: str
     key: CaptureKey
     relative_error: float
     update_norm: float
-    rank: int | None
-    width: int | None
     dtypes: tuple[str, ...]
     faults: tuple[str, ...]
-    obstacles: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -281,25 +207,21 @@ class CaptureCheckup:
         return {"captures": len(rows), "faulty": self.faults, "findings": rows}
 
     def text(self) -> str:
-        """One line per capture, then each distinct remark with its number of captures."""
+        """One line per capture, then each distinct fault with its number of captures."""
         lines = []
         for cell in dict.fromkeys(finding.cell for finding in self.findings):
             mine = [finding for finding in self.findings if finding.cell == cell]
             lines.append(f"{cell}")
             lines += [f"  {_line(finding)}" for finding in mine]
-            for heading, field in (("FAULT", "faults"), ("note", "obstacles")):
-                said = {s: None for finding in mine for s in getattr(finding, field)}
-                for sentence in said:
-                    count = sum(sentence in getattr(finding, field) for finding in mine)
-                    lines.append(f"  {heading} ({count} of {len(mine)}): {sentence}")
+            counts = Counter(fault for finding in mine for fault in finding.faults)
+            lines += [f"  FAULT ({n} of {len(mine)}): {fault}" for fault, n in counts.items()]
         state_ = "every capture is consistent" if not self.faults else f"{self.faults} are faulty"
         return "\n".join([*lines, f"{len(self.findings)} captures replayed: {state_}"])
 
 
 def _line(finding: CaptureFinding) -> str:
-    rank = "" if finding.rank is None else f"  rank {finding.rank} of {finding.width}"
     mark = "FAULTY" if finding.faults else "ok"
     return (
         f"{finding.key}  {mark:6}  relative error {finding.relative_error:.1e}"
-        f"  update norm {finding.update_norm:.2e}{rank}  {'/'.join(finding.dtypes)}"
+        f"  update norm {finding.update_norm:.2e}  {'/'.join(finding.dtypes)}"
     )

@@ -9,9 +9,8 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from fedsim.capture import Observation
-from fedsim.cell import CaptureConfig
-from fedsim.models.embeddings import embedding_names
+from fedsim.config.cell import CaptureConfig
+from fedsim.store.capture import Observation
 from fedsim.types import Tensors
 
 
@@ -83,14 +82,7 @@ def scale_between(seen: Observation, replayed: Tensors) -> float | None:
 
 def stored(reply: Tensors, policy: CaptureConfig) -> Tensors:
     """What the server keeps of a reply."""
-    chosen = {name: value for name, value in reply.items() if policy.keeps_tensor(name)}
-    if policy.dtype == "wire":
-        return chosen
-    most = torch.finfo(torch.float16).max
-    return {
-        name: value.clamp(-most, most).half() if value.is_floating_point() else value
-        for name, value in chosen.items()
-    }
+    return {name: value for name, value in reply.items() if policy.keeps_tensor(name)}
 
 
 def distance(first: Tensors, second: Tensors) -> float:
@@ -103,31 +95,3 @@ def distance(first: Tensors, second: Tensors) -> float:
 def norm(tensors: Tensors) -> float:
     """Euclidean norm over all tensors."""
     return math.sqrt(sum(float(value.double().square().sum()) for value in tensors.values()))
-
-
-def tied(model: nn.Module) -> bool:
-    """True if the output layer and the word embeddings share one parameter."""
-    word = embedding_names(model).word
-    everything = dict(model.named_parameters(remove_duplicate=False))
-    return word is not None and any(
-        value is everything[word] for name, value in everything.items() if name != word
-    )
-
-
-def first_rank(update: Tensors, model: nn.Module) -> tuple[int | None, int | None]:
-    """Rank and width of the update of the first attention (else linear) layer, if it was sent."""
-    layers = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-    ]
-    attention = [layer for layer in layers if "attn" in layer[0] or "attention" in layer[0]]
-    for name, module in attention or layers:
-        gradient = update.get(f"{name}.weight")
-        if gradient is None:
-            continue
-        width = gradient.shape[0] if type(module).__name__ == "Conv1D" else gradient.shape[1]
-        values = torch.linalg.svdvals(gradient)
-        rank = int((values > 1e-6 * values[0].clamp_min(1e-30)).sum())
-        return rank, width
-    return None, None

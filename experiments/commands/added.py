@@ -12,17 +12,17 @@ import click
 import typer
 import typer.main
 
-from fedsim.build import installed
+from fedsim.config.build import installed
 from fedsim.errors import ConfigError, message_of
 
 GROUP = "fedsim.commands"
 EXTRAS = {
     "watch": "experiments.extras.watch.watch",
-    "play": "experiments.extras.watch.play",
     "evidence": "experiments.extras.evidence.command",
     "seal": "experiments.extras.arena.seal",
     "submit": "experiments.extras.arena.submit",
     "grade": "experiments.extras.arena.grade",
+    "trees": "experiments.extras.trees.trees",
 }
 """Command -> its module, whose folder may be deleted: then the command is gone, and no more."""
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.commands.captures import captures_of, is_captures
-from experiments.commands.parameters import Json, Target
+from experiments.commands.parameters import Attacked, Json
 from experiments.invocation import Invocation
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 
 if TYPE_CHECKING:
-    from experiments.captures.claimed import ClaimVerdict
+    from experiments.bounds.claimed import ClaimVerdict
 
 
 class Released(Enum):
@@ -27,7 +27,7 @@ class Released(Enum):
 
 
 def audit(
-    experiment: Target,
+    experiment: Attacked,
     canaries: Annotated[
         int | None,
         typer.Option(help="planted gradients per cell", show_default="what half of epsilon takes"),
@@ -48,7 +48,7 @@ def audit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure inferred membership and properties, and epsilon from below by canary gradients.
+    """Measure inferred membership, and epsilon from below by canary gradients.
 
     Exit code 1 says that a measured lower bound on epsilon exceeds the accountant's upper bound, or
     what is claimed of clients that are not fedsim's.
@@ -73,20 +73,16 @@ def audit(
 
     configs = {cell.name: cell.config for cell in run.cells}
     labels = settings(configs, {cell.name: cell.experiment.name for cell in run.cells})
-    findings = {}
-    for kind, rows in {"membership": run.membership, "properties": run.properties}.items():
-        findings[kind] = inferred(rows, labels, configs)
+    findings = inferred(run.membership, labels, configs)
     measured = plant(run, canaries)
     if (run.root / FINDINGS).exists():  # its cards of privacy hold what an audit measured
         write_findings(run, write_summary(run.root).sections)
     if as_json:
-        tables = {
-            kind: [finding.model_dump() for finding in part] for kind, part in findings.items()
-        }
-        say(json.dumps({**tables, "epsilon": measured.model_dump(mode="json", exclude={"seal"})}))
+        members = [finding.model_dump() for finding in findings]
+        epsilon = measured.model_dump(mode="json", exclude={"seal"})
+        say(json.dumps({"membership": members, "epsilon": epsilon}))
     else:
-        lines = [finding.text() for part in findings.values() for finding in part]
-        say("\n".join([*lines, measured.text()]))
+        say("\n".join([*(finding.text() for finding in findings), measured.text()]))
     raise typer.Exit(1 if measured.refuted else 0)
 
 
@@ -98,7 +94,7 @@ def _claimed(
     confidence: float | None,
 ) -> ClaimVerdict:
     """A claim beside canaries in clients that are not fedsim's."""
-    from experiments.captures.claimed import (
+    from experiments.bounds.claimed import (
         CONFIDENCE,
         Stated,
         judged,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
-from experiments.captures import MANIFEST, SUFFIXES
+from experiments.captures import MANIFEST
 from experiments.plan.overrides import override
+from fedsim.config.named_code import allow
 from fedsim.errors import ConfigError
-from fedsim.named_code import allow
+from fedsim.store.plain_files import SUFFIXES
 from fedsim.visible import say
 
 
@@ -30,7 +31,11 @@ InputRange = Annotated[str | None, _option("lowest,highest value of an input; de
 Base = Annotated[str | None, _option("hub id, folder or file of weights never sent")]
 Alpha = Annotated[float | None, _option("lora_alpha of adapters")]
 Longest = Annotated[int | None, _option("longest text in tokens; default: 64")]
-Knows = Annotated[list[str] | None, _option("a fact that the server knows", "FACT=VALUE")]
+_FACTS = (
+    "fact of the server: labels=[0,3], num_examples, lengths, batch_size, local_steps, "
+    "learning_rate, optimizer=adamw (sgd, momentum, adam, adafactor), train_mode=true, defense"
+)
+Knows = Annotated[list[str] | None, _option(_FACTS, "FACT=VALUE")]
 Kind = Annotated[str | None, _option("weights, difference, pseudo-gradient or gradient", "KIND")]
 Attacks = Annotated[str | None, _option("names with commas; default: exact ones and one search")]
 Budget = Annotated[float | None, _option("seconds for each attack on each capture; default: 60")]
@@ -81,67 +86,75 @@ def _check_named(folder: Path, model: str | None) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Description:
+    """What the options say about another application's captures; None where one was not given."""
+
+    model: str | None = None
+    tokenizer: str | None = None
+    task: str | None = None
+    loss: str | None = None
+    image_shape: str | None = None
+    input_shape: str | None = None
+    input_range: str | None = None
+    base: str | None = None
+    lora_alpha: float | None = None
+    max_length: int | None = None
+    knows: list[str] | None = None
+    kind: str | None = None
+
+    def options(self) -> dict[str, Any]:
+        """As the arguments of ``fedsim.captured``, with its facts as ``knows``."""
+        values = {
+            **vars(self),
+            "image_shape": _shape(self.image_shape),
+            "input_shape": _shape(self.input_shape),
+            "input_range": _range(self.input_range),
+            "knows": override({}, self.knows or []),
+        }
+        return {name: value for name, value in values.items() if value}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is attacked of the captures, and how long."""
+
+    attacks: str | None
+    budget: float | None
+    rounds: str | None
+    clients: str | None
+
+
 def attack_foreign(
-    folder: Path,
-    quiet: bool,
-    as_json: bool,
-    *,
-    model: Model = None,
-    tokenizer: Tokenizer = None,
-    task: Task = None,
-    loss: Loss = None,
-    image_shape: Shape = None,
-    input_shape: InputShape = None,
-    input_range: InputRange = None,
-    base: Base = None,
-    lora_alpha: Alpha = None,
-    max_length: Longest = None,
-    knows: Knows = None,
-    kind: Kind = None,
-    attacks: Attacks = None,
-    budget: Budget = None,
-    rounds: Rounds = None,
-    clients: Clients = None,
+    folder: Path, described: Description, chosen: Chosen, quiet: bool, as_json: bool
 ) -> int:
     """Attack the captures of another application; the exit status."""
     if not (folder / MANIFEST).is_file():
-        _check_named(folder, model)
+        _check_named(folder, described.model)
     from experiments.captures.attack_stage import attack_captures
     from experiments.captures.captured import captured
 
-    for name in (model, loss):
+    for name in (described.model, described.loss):
         allow(name or "")
-    options: dict[str, Any] = {
-        "base": base,
-        "kind": kind,
-        "tokenizer": tokenizer,
-        "task": task,
-        "loss": loss,
-        "image_shape": _shape(image_shape),
-        "input_shape": _shape(input_shape),
-        "input_range": _range(input_range),
-        "max_length": max_length,
-        "lora_alpha": lora_alpha,
-    }
-    options, facts = {k: v for k, v in options.items() if v}, override({}, knows or [])
+    options = described.options()
     if (folder / MANIFEST).is_file():
         from experiments.captures.pairs import Manifest
 
         stated = {k: v for k, v in Manifest.read(folder) if v}
-        facts = {**stated.pop("knows", {}), **facts}
-        model = model or stated.pop("model", None)
-        options = {**stated, **options}
-    options.pop("model", None)
+        facts = {**stated.get("knows", {}), **options.get("knows", {})}
+        options = {**stated, **options, "knows": facts}
+    model = options.pop("model", None)
     _check_named(folder, model)
-    foreign = captured(captures_of(folder), model, knows=facts, **options)
-    foreign = foreign.only(_numbers(rounds, "--rounds"), _numbers(clients, "--clients"))
-    names = attacks.split(",") if attacks else []
-    done = attack_captures(foreign, names, 60.0 if budget is None else budget, quiet or as_json)
+    foreign = captured(captures_of(folder), model, **options)
+    rounds, clients = numbers(chosen.rounds, "--rounds"), numbers(chosen.clients, "--clients")
+    names = chosen.attacks.split(",") if chosen.attacks else []
+    budget = 60.0 if chosen.budget is None else chosen.budget
+    done = attack_captures(foreign.only(rounds, clients), names, budget, quiet or as_json)
     say(done.json() if as_json else done.line())
-    return 0 if done.guesses else 1
+    return 0 if any(outcome.guess for outcome in done.outcomes) else 1
 
 
-def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = None) -> int:
+def score_foreign(folder: Path, truth: Path | None, as_json: bool) -> int:
     """Score the guesses on another application's captures; the exit status."""
     from experiments.captures.pairs import truth_in
     from experiments.captures.score_stage import score_captures
@@ -160,7 +173,7 @@ def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = No
     return 0
 
 
-def report_foreign(folder: Path, quiet: bool, as_json: bool) -> int:
+def report_foreign(folder: Path, as_json: bool) -> int:
     """Sum up the guesses on another application's captures; the exit status."""
     from experiments.captures.guess import NO_SCORE
     from experiments.captures.score_stage import report_captures
@@ -177,30 +190,12 @@ def report_foreign(folder: Path, quiet: bool, as_json: bool) -> int:
     return 0
 
 
-def examine_foreign(
-    folder: Path,
-    as_json: bool,
-    truth: Path | None,
-    model: str | None,
-    loss: str | None,
-    base: str | None,
-) -> int:
-    """Check captures against the truth of a test federation; the exit status."""
-    from experiments.captures.captured import captured
-    from experiments.captures.doctor import examine
+def numbers(text: str | None, option: str) -> list[int]:
+    """Of an option with commas.
 
-    foreign = captured(captures_of(folder), model, loss=loss, base=base)
-    if truth is None:
-        raise ConfigError(
-            f"{folder}: the private examples are needed. Record them by fedsim.truth_mod in a test "
-            "federation, and pass its folder: --truth FOLDER."
-        )
-    checkup = examine(foreign, truth)
-    say(json.dumps(checkup.table()) if as_json else checkup.text())
-    return 1 if checkup.faults else 0
-
-
-def _numbers(text: str | None, option: str) -> list[int]:
+    Raises:
+        ConfigError: a part is no number.
+    """
     try:
         return [int(part) for part in text.split(",")] if text else []
     except ValueError:

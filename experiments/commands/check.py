@@ -6,23 +6,20 @@ import json
 import math
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from experiments.captures.runs import load
+from experiments.commands.captures import Loss, Model
 from experiments.commands.parameters import Json, RunFolder
-from experiments.plan.folder import Run
-from fedsim.build import explain, nearest, suggest
+from experiments.report.run_frames import load
+from fedsim.config.build import explain, nearest, suggest
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from experiments.analysis.findings import Findings
-    from experiments.analysis.gate import ScoreLimit
-    from experiments.plan.config import VerdictRule
+    from experiments.report.gate import ScoreLimit
     from fedsim.metrics.base import Metric
 
 _EFFECTS = ("psnr", "rouge")
@@ -34,7 +31,6 @@ class Compare(Enum):
 
     BOUND = "bound"
     MEAN = "mean"
-    CLIENT = "client"
 
 
 def check(
@@ -63,28 +59,37 @@ def check(
             help="ask each defense for the verdict that no leak above this is found",
         ),
     ] = None,
+    attest: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE", help='what every reply has to show: "noise >= .01"'),
+    ] = None,
+    model: Model = None,
+    loss: Loss = None,
     compare: Annotated[
-        Compare, typer.Option(help="what is held to a limit: the 95 % bound, mean or worst client")
+        Compare, typer.Option(help="what is held to a limit: the 95 % bound or the mean")
     ] = Compare.BOUND,
     defense: Annotated[str | None, typer.Option(help="check the cells of this defense")] = None,
     as_json: Json = False,
 ) -> None:
     """Fail if an attack reaches more than is allowed: a gate for continuous integration.
 
-    Each attack under each defense is held to the limits, and what was not tested fails, as where
-    the attacks return less than a guess that sees no update. The 95 % bound is held to a limit,
-    which with few clients passes none; --compare mean asks less. With --smallest the run is judged
-    again by that smallest effect. Options may be repeated. Exit code 1 says that something leaks
-    more, or was not tested.
+    Each attack under each defense is held to the limits, and what was not tested fails: where a
+    verdict of holding would lack something, as an attack that works without the defense. The 95 %
+    bound is held to a limit, which with few clients passes none; --compare mean asks less. With
+    --smallest the run is judged again by that smallest effect. Options may be repeated. Exit code 1
+    says that something leaks more, or was not tested.
     """
-    from experiments.analysis.gate import ScoreLimit, broken
+    from experiments.analysis.differences import sections
     from experiments.analysis.summary import metric_classes
-    from experiments.report.headline import open_verdicts
+    from experiments.attest.gate import unmet
+    from experiments.report.gate import ScoreLimit, broken
 
     limits = [ScoreLimit(*_limit(text), most=True) for text in most or []]
     limits += [ScoreLimit(*_limit(text), most=False) for text in least or []]
     effects = dict(map(_limit, smallest or []))
     if not limits and verbatim is None and not effects:
+        if attest:
+            _end(unmet(run, attest, model, loss), len(attest), as_json)
         raise ConfigError("check: there is nothing to check. Pass --max rouge1=0.3, for example.")
     for limit in limits:
         if limit.metric not in (known := metric_classes()):
@@ -92,49 +97,33 @@ def check(
         _check_side(limit, known[limit.metric])
     if unknown := sorted(effects.keys() - _EFFECTS):
         raise ConfigError(f"--smallest {unknown[0]!r}: {suggest(unknown[0], _EFFECTS)}")
-    scores = _scores(run)
-    if count := int((scores.status == "interrupted").sum()):
-        raise ConfigError(f"{run}: {count} values are missing. Run fedsim run {run} to finish it.")
-    if defense is not None:
-        if defense not in (ran := sorted(set(scores.defense))):
-            similar = f"Did you mean {near!r}? " if (near := nearest(defense, ran)) else ""
-            names = " and ".join("none (no defense)" if n == "none" else n for n in ran)
-            raise ConfigError(
-                f"--defense {defense!r}: nothing was attacked under it. {similar}"
-                f"The run has {names}."
-            )
-        scores = scores[scores.defense == defense]
-    lines = broken(scores, limits, compare=compare.value, verbatim=verbatim, rule=_rule(run))
-    if effects:
-        lines += open_verdicts(_judged(run, effects), defense)
-    if as_json:
-        say(json.dumps({"passed": not lines, "broken": lines}))
-    else:
-        count = len(limits) + (verbatim is not None) + bool(effects)
-        held = "1 limit holds" if count == 1 else f"{count} limits hold"
-        say("\n".join(lines) or f"passed: {held}")
-    raise typer.Exit(1 if lines else 0)
-
-
-def _scores(run: Path) -> pd.DataFrame:
-    """All rows of a run, told apart by setting."""
-    from experiments.analysis.frames import score_frame
-    from experiments.wording.names import settings
-    from fedsim.api.run import RunFolder
-
     load(run)  # says what is wrong with the folder
-    rows = RunFolder(run).scores
-    cells = {cell.name: cell.config for cell in Run.open(run).cells}
-    return score_frame(rows, settings(cells, {row.cell: row.run for row in rows}))
+    sides = sections(run, _judged(run, effects)).values()
+    ran = sorted({v.defense for side in sides for v in side.findings.evidence.verdicts})
+    if defense not in (None, *ran):
+        similar = f"Did you mean {near!r}? " if (near := nearest(str(defense), ran)) else ""
+        names = " and ".join("none (no defense)" if n == "none" else n for n in ran)
+        raise ConfigError(
+            f"--defense {defense!r}: nothing was attacked under it. {similar}The run has {names}."
+        )
+    lines = list(
+        broken(
+            sides,
+            limits,
+            compare=compare.value,
+            verbatim=verbatim,
+            smallest=bool(effects),
+            defense=defense,
+        )
+    )
+    count = len(limits) + (verbatim is not None) + bool(effects) + len(attest or [])
+    _end(lines + (unmet(run, attest, model, loss) if attest else []), count, as_json)
 
 
-def _rule(run: Path) -> VerdictRule:
-    """The smallest of the effects that count in a run's experiments."""
-    from experiments.plan.config import VerdictRule
-    from experiments.plan.folder import read_rules
-
-    rules = list(read_rules(run).values()) or [VerdictRule()]
-    return VerdictRule(psnr=min(rule.psnr for rule in rules), rouge=min(r.rouge for r in rules))
+def _end(lines: list[str], count: int, as_json: bool) -> NoReturn:
+    said = "\n".join(lines) or f"passed: {count} limit{'s hold' if count > 1 else ' holds'}"
+    say(json.dumps({"passed": not lines, "broken": lines}) if as_json else said)
+    raise typer.Exit(1 if lines else 0)
 
 
 def _judged(run: Path, effects: dict[str, float]) -> Findings:

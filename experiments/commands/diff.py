@@ -29,8 +29,8 @@ def diff(
     """Compare two runs, or the attacks of one: what differs beyond its 95 % interval.
 
     The same private examples are compared with each other; where two runs attacked different ones,
-    the two means' own intervals count. The intervals hold together, over all numbers that are
-    compared. Exit code 1 says that a number of two runs moved.
+    nothing is sure. The intervals hold together, over all numbers that are compared. Exit code 1
+    says that a number of two runs moved, or a verdict changed.
     """
     from experiments.analysis.differences import compare, compare_attacks
 
@@ -39,6 +39,5 @@ def diff(
     for run in filter(None, (before, after)):
         check_version(run)
     comparison = compare(before, after) if after else compare_attacks(before, attacks or ())
-    moved = after is not None and any(change.moved for change in comparison.changes)
     say(json.dumps(comparison.model_dump(mode="json")) if as_json else comparison.text(every=every))
-    raise typer.Exit(1 if moved else 0)
+    raise typer.Exit(1 if after and comparison.moved else 0)

@@ -9,14 +9,14 @@ import click
 import typer.core
 
 from experiments.commands.added import added_command, added_names
-from fedsim.build import nearest
+from fedsim.config.build import nearest
 from fedsim.errors import ConfigError
 
 CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "Run": ("run", "show", "simulate", "attack", "score", "prepare", "prior"),
-    "Report": ("report", "open", "export", "ls", "rm"),
+    "Report": ("report", "open", "ls", "rm"),
     "Judge": ("calibrate", "check", "diff", "doctor", "limits", "audit"),
-    "Captures of other applications": ("init",),
+    "Captures of other applications": ("attest", "init"),
     "Look up": ("list", "describe", "schema", "new"),
 }
 """The core's commands by what they are for; attack, score and report take captures as well."""

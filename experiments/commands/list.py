@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from experiments.commands.parameters import Json
-from fedsim.build import suggest
+from fedsim.config.build import suggest
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from fedsim.build import suggest
+from fedsim.config.build import suggest
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import write_bytes
+from fedsim.store.files import write_bytes
 from fedsim.visible import say
 
 CLASSES: Mapping[str, str] = {

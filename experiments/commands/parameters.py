@@ -26,8 +26,14 @@ RUN = "a run folder, an experiment file, or the name of a shipped experiment"
 Target = Annotated[
     str,
     typer.Argument(
+        metavar="RUN_OR_EXPERIMENT", help=RUN, show_default=False, autocompletion=_targets
+    ),
+]
+Attacked = Annotated[
+    str,
+    typer.Argument(
         metavar="RUN_OR_EXPERIMENT",
-        help=f"{RUN}; for attack, score and report also captures, or a folder of state dicts",
+        help=f"{RUN}; also captures, or a folder of state dicts",
         show_default=False,
         autocompletion=_targets,
     ),
@@ -53,7 +59,6 @@ Address = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Ray cluster to join; default: a new one")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
-Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
 Retry = Annotated[
     bool,
     typer.Option("--retry-failed", help="attack again what failed, was skipped or ran out of time"),

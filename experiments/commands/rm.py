@@ -14,7 +14,7 @@ from fedsim.api.run import check_version
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 
-_PARTS = ("report", "redacted", "gallery", "export", "tensorboard", "calibration", "evidence")
+_PARTS = ("report", "redacted", "gallery", "calibration", "evidence")
 """Folders of a run beside those of its cells."""
 
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any
 
 import typer
 
-from experiments.commands.captures import attack_foreign, is_captures, report_foreign, score_foreign
+from experiments.commands import captures
 from experiments.commands.parameters import (
     Address,
+    Attacked,
     DryRun,
     Engine,
-    Full,
     Gpus,
     Json,
     Out,
@@ -39,85 +37,170 @@ from fedsim.api.unfinished import continuation
 from fedsim.errors import ConfigError, Interrupted, Terminated
 from fedsim.visible import say
 
-_FOREIGN: dict[str, Callable[..., int]] = {
-    "attack": attack_foreign,
-    "score": score_foreign,
-    "report": report_foreign,
-}
+
+def run(
+    experiment: Target,
+    sets: Sets = None,
+    out: Out = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    gpus: Gpus = None,
+    engine: Engine = None,
+    address: Address = None,
+    quiet: Quiet = False,
+    retry_failed: Retry = False,
+    dry_run: DryRun = False,
+    watch: Watch = False,
+    as_json: Json = False,
+) -> None:
+    """Run all stages: simulate, attack, score, report. Finished work is kept."""
+    if dry_run:
+        show(experiment, sets, seed, workers, as_json=as_json)
+        return
+    given = Invocation(experiment, sets or [], _path(out), seed, workers, engine, gpus, address)
+    _execute(given, STAGES, quiet, as_json, watch=watch, retry_failed=retry_failed)
 
 
-def command(name: str) -> Callable[..., None]:
-    """One stage, or for ``run`` all of them, with the options that make sense there."""
-    return _command(STAGES if name == "run" else (STAGES[STAGES.index(name)],), _FOREIGN.get(name))
+def simulate(
+    experiment: Target,
+    sets: Sets = None,
+    out: Out = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    gpus: Gpus = None,
+    engine: Engine = None,
+    address: Address = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train with Flower and capture the updates the server receives."""
+    given = Invocation(experiment, sets or [], _path(out), seed, workers, engine, gpus, address)
+    _execute(given, ("simulate",), quiet, as_json)
 
 
-def _command(
-    stages: tuple[RunStage, ...], foreign: Callable[..., int] | None = None
-) -> Callable[..., None]:
-    def command(
-        experiment: Target,
-        sets: Sets = None,
-        out: Out = None,
-        seed: Seed = None,
-        workers: Workers = None,
-        gpus: Gpus = None,
-        engine: Engine = None,
-        address: Address = None,
-        quiet: Quiet = False,
-        full: Full = False,
-        redact: Redact = False,
-        retry_failed: Retry = False,
-        dry_run: DryRun = False,
-        watch: Watch = False,
-        as_json: Json = False,
-        **described: Any,  # noqa: ANN401
-    ) -> None:
-        if foreign is not None and is_captures(experiment):
-            if redact:
-                raise ConfigError(
-                    "--redact: of another application's captures the page is guesses alone. Pass "
-                    "on what the command prints."
-                )
-            raise typer.Exit(foreign(Path(experiment), quiet, as_json, **described))
-        if extra := [name for name, value in described.items() if value]:
-            if not Path(experiment).exists():
-                find(experiment)
+def attack(
+    experiment: Attacked,
+    sets: Sets = None,
+    out: Out = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    gpus: Gpus = None,
+    engine: Engine = None,
+    address: Address = None,
+    quiet: Quiet = False,
+    retry_failed: Retry = False,
+    as_json: Json = False,
+    model: captures.Model = None,
+    tokenizer: captures.Tokenizer = None,
+    task: captures.Task = None,
+    loss: captures.Loss = None,
+    image_shape: captures.Shape = None,
+    input_shape: captures.InputShape = None,
+    input_range: captures.InputRange = None,
+    base: captures.Base = None,
+    lora_alpha: captures.Alpha = None,
+    max_length: captures.Longest = None,
+    knows: captures.Knows = None,
+    kind: captures.Kind = None,
+    attacks: captures.Attacks = None,
+    budget: captures.Budget = None,
+    rounds: captures.Rounds = None,
+    clients: captures.Clients = None,
+) -> None:
+    """Attack the captures that have not been attacked yet."""
+    described = captures.Description(
+        model=model,
+        tokenizer=tokenizer,
+        task=task,
+        loss=loss,
+        image_shape=image_shape,
+        input_shape=input_shape,
+        input_range=input_range,
+        base=base,
+        lora_alpha=lora_alpha,
+        max_length=max_length,
+        knows=knows,
+        kind=kind,
+    )
+    chosen = captures.Chosen(attacks, budget, rounds, clients)
+    if captures.is_captures(experiment):
+        done = captures.attack_foreign(Path(experiment), described, chosen, quiet, as_json)
+        raise typer.Exit(done)
+    _refuse(experiment, {**vars(described), **vars(chosen)})
+    given = Invocation(experiment, sets or [], _path(out), seed, workers, engine, gpus, address)
+    _execute(given, ("attack",), quiet, as_json, retry_failed=retry_failed)
+
+
+def score(
+    experiment: Attacked,
+    sets: Sets = None,
+    out: Out = None,
+    seed: Seed = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    truth: captures.Truth = None,
+) -> None:
+    """Score the attacks' guesses against the private data."""
+    if captures.is_captures(experiment):
+        raise typer.Exit(captures.score_foreign(Path(experiment), truth, as_json))
+    _refuse(experiment, {"truth": truth})
+    given = Invocation(experiment, sets or [], _path(out), seed)
+    _execute(given, ("score",), quiet, as_json)
+
+
+def report(
+    experiment: Attacked,
+    sets: Sets = None,
+    out: Out = None,
+    seed: Seed = None,
+    quiet: Quiet = False,
+    redact: Redact = False,
+    as_json: Json = False,
+) -> None:
+    """Write the tables, figures and HTML page."""
+    if captures.is_captures(experiment):
+        if redact:
             raise ConfigError(
-                f"--{extra[0].replace('_', '-')}: is for the captures of another application, and "
-                f"{experiment!r} is none. Leave it out."
+                "--redact: of another application's captures the page is guesses alone. Pass on "
+                "what the command prints."
             )
-        if dry_run:
-            show(experiment, sets, seed, workers, as_json)
-            return
-        folder = folder_of(out) if out else None
-        given = Invocation(experiment, sets or [], folder, seed, workers, engine, gpus, address)
-        run = given.run(stages)
-        from experiments.pipeline import execute
+        raise typer.Exit(captures.report_foreign(Path(experiment), as_json))
+    given = Invocation(experiment, sets or [], _path(out), seed)
+    _execute(given, ("report",), quiet, as_json, redact=redact)
 
-        with _stopped(run.root), _watched(run.root) if watch else nullcontext():
-            outcome = execute(
-                run,
-                stages,
-                quiet=quiet or as_json,
-                full=full,
-                redact=redact,
-                retry_failed=retry_failed,
-            )
-        say(json.dumps(outcome.table()) if as_json else outcome.line())
-        raise typer.Exit(1 if outcome.failed else 0)
 
-    of_stage = {"full": "report", "retry_failed": "attack"}
-    unfit = {"described", *(name for name, stage in of_stage.items() if stage not in stages)}
-    unfit |= set() if stages == STAGES else {"dry_run", "watch"}
-    unfit |= set() if stages == ("report",) else {"redact"}
-    unfit |= set() if {"simulate", "attack"} & {*stages} else {"address"}
-    parameters = signature(command, eval_str=True).parameters.items()
-    fitting = [parameter for name, parameter in parameters if name not in unfit]
-    if foreign is not None:
-        more = signature(foreign, eval_str=True).parameters.values()
-        fitting += [parameter for parameter in more if parameter.kind is Parameter.KEYWORD_ONLY]
-    vars(command)["__signature__"] = Signature(fitting)
-    return command
+def _path(out: str | None) -> Path | None:
+    return folder_of(out) if out else None
+
+
+def _refuse(experiment: str, described: dict[str, object]) -> None:
+    """Refuse options that describe another application's captures, where there are none."""
+    if extra := [name for name, value in described.items() if value]:
+        if not Path(experiment).exists():
+            find(experiment)
+        raise ConfigError(
+            f"--{extra[0].replace('_', '-')}: is for the captures of another application, and "
+            f"{experiment!r} is none. Leave it out."
+        )
+
+
+def _execute(
+    given: Invocation,
+    stages: tuple[RunStage, ...],
+    quiet: bool,
+    as_json: bool,
+    *,
+    watch: bool = False,
+    **options: bool,
+) -> None:
+    """Run stages, print their outcome and exit."""
+    whole = given.run(stages)
+    from experiments.pipeline import execute
+
+    with _stopped(whole.root), _watched(whole.root) if watch else nullcontext():
+        outcome = execute(whole, stages, quiet=quiet or as_json, **options)
+    say(json.dumps(outcome.table()) if as_json else outcome.line())
+    raise typer.Exit(1 if outcome.failed else 0)
 
 
 @contextmanager

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
+
+import typer
 
 from experiments.commands.parameters import Json, Seed, Sets, Target, Workers
 from experiments.invocation import Invocation
 from fedsim.visible import say
+
+Every = Annotated[bool, typer.Option("--all", help="with defaults, threat model, memory, tries")]
 
 
 def show(
@@ -14,10 +19,16 @@ def show(
     sets: Sets = None,
     seed: Seed = None,
     workers: Workers = None,
+    every: Every = False,
     as_json: Json = False,
 ) -> None:
-    """Print the resolved experiment, its cells, threat model and cost; run nothing."""
+    """Print an experiment, its cells and jobs, and what such jobs took; run nothing."""
     plan = Invocation(experiment, sets or [], None, seed, workers).resolved()
+    if not every and not as_json:
+        from experiments.preview.brief import brief
+
+        say(brief(plan))
+        return
     from experiments.preview.show import describe
 
     description = describe(plan)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+from experiments.analysis.held import HeldWord
 from experiments.analysis.statistics import Difference
-from experiments.decision.search import Word
-from fedsim.files import Data, Sealed
+from fedsim.store.files import Data, Sealed
 
 Outcome: TypeAlias = Literal["holds", "costs too much", "open", "leaks"]
-"""Of a family: its weakest strength that holds is affordable, or is not; none is shown to hold; or
+"""Of a family: the strength that it stands at is affordable, or none is; none is shown to hold; or
 even the strongest leaks."""
 
 
@@ -18,14 +18,14 @@ class Question(Sealed):
 
     Attributes:
         experiment: fingerprint of the resolved experiment.
-        hold: targets, ``name=value``.
+        hold: targets, ``name=value``; none where the strongest affordable strength is asked for.
         share: largest share of clients that may be hit, where a target allows none that is.
         lose: measure of utility -> share of it that may be lost.
         ranges: name of a defense -> weakest and strongest value in place of its own.
         strengths: how many strengths of a family are told apart.
-        group: clients attacked between two looks.
+        group: clients attacked before the first look.
         error: probability of any false ``holds``, and of any false ``leaks``.
-        seeds: most under which the weakest that holds is trained, where none are named.
+        seeds: most under which what holds is trained, where none are named.
     """
 
     experiment: str
@@ -43,14 +43,12 @@ class ReachedTarget(Data):
     """Leakage by one target, in its units.
 
     Attributes:
-        attack: the attack with the highest upper bound.
-        clients: that it was run on.
+        attack: the attack with the highest upper bound; of a share, with the most clients hit.
+        clients: with a score.
         mean: of these clients.
         low: surely at least, by any attack; a bound of ``leaks``.
         high: surely at most, by every attack; a bound of ``holds``.
-        blind: mean of the guess that sees no update, on the clients that were attacked.
-        bound: mean that no attack exceeds, by the nats of clipping and noise, if no blind guess is
-            better than that; None where this says nothing.
+        blind: mean of the guess that sees no update; None of a share.
     """
 
     target: str
@@ -60,52 +58,11 @@ class ReachedTarget(Data):
     low: float
     high: float
     blind: float | None
-    bound: float | None = None
 
     @property
     def more_is_worse(self) -> bool:
         """Whether a greater value is more leakage."""
         return self.low <= self.high
-
-    @property
-    def contradictory(self) -> bool:
-        """Whether an attack is surely above what none can exceed."""
-        if self.bound is None:
-            return False
-        return self.low > self.bound if self.more_is_worse else self.low < self.bound
-
-
-class Tried(Data):
-    """One strength.
-
-    Attributes:
-        name: display name of the defense.
-        index: its place among the strengths of the family, the weakest being 0; -1 undefended.
-        value: of the option.
-        attack: of a leak, the attack that shows it; else the one nearest to the limit.
-        target: which target decides.
-        utility: measure -> its value at the end of training, the mean of the seeds that trained;
-            empty where the training ends before.
-        clients: attacked with at least one attack.
-        available: that could have been attacked.
-        jobs: attacks on captures that were run.
-        reason: why it is open, as by faults or too few clients; else empty.
-        every: whether all clients were attacked before the word was given.
-    """
-
-    name: str
-    index: int
-    value: float | None
-    word: Word
-    attack: str
-    target: str
-    reached: tuple[ReachedTarget, ...]
-    utility: dict[str, float]
-    clients: int
-    available: int
-    jobs: int
-    reason: str
-    every: bool = False
 
 
 class Cost(Data):
@@ -140,6 +97,42 @@ class Cost(Data):
         return self.lost.high <= limit or self.lost.low > limit
 
 
+class Tried(Data):
+    """One strength.
+
+    Attributes:
+        name: display name of the defense.
+        index: its place among the strengths of the family, the weakest being 0; -1 undefended.
+        value: of the option.
+        word: ``open`` where nothing was attacked.
+        target: the one that leaks most surely, or is nearest to its limit.
+        reached: by each target, in the order of the question.
+        clients: attacked.
+        available: that could have been attacked.
+        jobs: attacks on captures that were run.
+        reason: why it is open, as by jobs that failed or too few clients; else empty.
+        costs: what it loses of each measure that is limited, else of one that was measured, where
+            that was asked. None is known where the base is 0 or a training diverged.
+    """
+
+    name: str
+    index: int
+    value: float | None
+    word: HeldWord = "open"
+    target: str = ""
+    reached: tuple[ReachedTarget, ...] = ()
+    clients: int = 0
+    available: int = 0
+    jobs: int = 0
+    reason: str = ""
+    costs: tuple[Cost, ...] = ()
+
+    def affordable(self, lose: dict[str, float]) -> bool:
+        """Whether it loses no more of each measure than these shares, by the mean over seeds."""
+        lost = {cost.measure: cost.lost.mean for cost in self.costs}
+        return all(name in lost and lost[name] <= limit for name, limit in lose.items())
+
+
 class FamilyAnswer(Data):
     """The answer for one family.
 
@@ -147,11 +140,9 @@ class FamilyAnswer(Data):
         title: display name with the options that are fixed.
         option: the option that is searched; None for a family of a single member.
         tried: in the order of strength.
-        weakest: index of the weakest strength that holds, of ``values``; None if none was shown to.
-        leaking: index of the strongest that was found to leak; -1 if undefended alone does.
-        defense: the entry of an experiment's ``defenses`` for the weakest that holds.
-        costs: what that loses of each measure that is limited, else of one that was measured.
-            None is known where the base is 0 or a training diverged.
+        chosen: index, of ``values``, of the weakest strength that holds, or of the strongest that
+            is affordable where nothing is to be held; None if there is none.
+        defense: the entry of an experiment's ``defenses`` for the chosen one.
     """
 
     title: str
@@ -159,10 +150,15 @@ class FamilyAnswer(Data):
     values: tuple[float | None, ...]
     outcome: Outcome
     tried: tuple[Tried, ...]
-    weakest: int | None
-    leaking: int
+    chosen: int | None
     defense: dict[str, Any] | None
-    costs: tuple[Cost, ...]
+
+    @property
+    def leaking(self) -> int:
+        """Index of the strongest that leaks below the chosen one; -1 if undefended alone does."""
+        upto = len(self.values) if self.chosen is None else self.chosen
+        below = (trial.index for trial in self.tried if trial.word == "leaks")
+        return max((index for index in below if index < upto), default=-1)
 
     @property
     def jobs(self) -> int:
@@ -170,15 +166,27 @@ class FamilyAnswer(Data):
         return sum(trial.jobs for trial in self.tried)
 
     @property
-    def gaps(self) -> tuple[Tried, ...]:
-        """Strengths above the weakest that holds at which an attack leaks nevertheless."""
-        above = (trial for trial in self.tried if self.weakest is not None)
-        return tuple(t for t in above if t.word == "leaks" and t.index > (self.weakest or 0))
+    def at(self) -> Tried | None:
+        """The chosen strength."""
+        return next((trial for trial in self.tried if trial.index == self.chosen), None)
 
     @property
-    def at_weakest(self) -> Tried | None:
-        """The weakest strength that holds."""
-        return next((trial for trial in self.tried if trial.index == self.weakest), None)
+    def costs(self) -> tuple[Cost, ...]:
+        """What the chosen strength loses."""
+        return self.at.costs if self.at else ()
+
+    @property
+    def gaps(self) -> tuple[Tried, ...]:
+        """Strengths above the chosen one at which an attack leaks nevertheless."""
+        above = (trial for trial in self.tried if self.chosen is not None)
+        return tuple(t for t in above if t.word == "leaks" and t.index > (self.chosen or 0))
+
+    @property
+    def end(self) -> str:
+        """Which end of its range an affordable family stands at; empty between them."""
+        if self.chosen is None:
+            return "not even the weakest"
+        return "even the strongest" if self.chosen == len(self.values) - 1 else ""
 
 
 class Answer(Sealed):
@@ -186,8 +194,8 @@ class Answer(Sealed):
 
     Attributes:
         rows: which private rows stood for those to be protected.
-        rounds: which rounds were attacked, such as ``round 1 of 100``.
-        trainings: how many trainings the attacked updates are of.
+        rounds: which rounds were attacked, such as ``round 1 of 100``; empty where none was.
+        seeds: of the trainings whose updates were attacked, or whose utility was compared.
         attacks: each with its options as written.
         undefended: without it nothing is shown: an attack has to leak what the targets forbid.
         chosen: place in ``families`` of the affordable one that costs least.
@@ -199,7 +207,7 @@ class Answer(Sealed):
     question: Question
     rows: str
     rounds: str
-    trainings: int
+    seeds: tuple[int, ...]
     attacks: tuple[str, ...]
     undefended: Tried
     families: tuple[FamilyAnswer, ...]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from attacks.scheduling.ledger import Ledger
-from experiments.bounds.noise import least_noise, over_rounds
+from experiments.analysis.held import SHARES, Held, Level, hold
 from experiments.console import Console
 from experiments.decision import plan as planned
 from experiments.decision.answer import (
@@ -22,29 +20,27 @@ from experiments.decision.answer import (
     Cost,
     FamilyAnswer,
     Outcome,
-    Question,
     ReachedTarget,
     Tried,
 )
-from experiments.decision.bench import Bench
-from experiments.decision.cost import at_end, at_start, by_seed, check_measured, costs
-from experiments.decision.families import SearchedFamily
-from experiments.decision.search import Decision, Errors, Word, decide, weakest
-from experiments.decision.targets import Target, check_clients, check_task, clients_needed
+from experiments.decision.cost import at_end, by_seed, check_measured, costs
+from experiments.decision.question import CalibrationTask
+from experiments.decision.search import bisect, looks, shared
+from experiments.decision.targets import check_clients, check_task, unit_of
 from experiments.decision.trial import CellTrial
-from experiments.decision.wording import blind_floor
 from experiments.plan.cells import Cell, chain_tables
-from experiments.plan.config import ExperimentConfig, Plan
 from experiments.plan.entries import entries
-from experiments.plan.folder import Run
-from experiments.stages.attack import attackers
-from experiments.stages.privacy import owned
+from experiments.plan.folder import Run, note_provenance
+from experiments.plan.rehearsal import rehearse
+from experiments.report.reasons import clause
+from experiments.stages.attack import Attackers, attackers
+from experiments.stages.integrity import check_captures
+from experiments.stages.simulate import Simulator
 from experiments.wording.defense_names import NO_DEFENSE
 from experiments.wording.names import options
 from fedsim.api.victims import Victims
-from fedsim.files import remove_temporaries
-from fedsim.records import PRIOR_ONLY
-from fedsim.visible import say
+from fedsim.records import MAIN, PRIOR_ONLY, AttackKey
+from fedsim.store.files import remove_temporaries
 
 Place: TypeAlias = tuple[int, int]
 """Number of a family and of a strength."""
@@ -55,173 +51,179 @@ NONE: Place = (-1, -1)
 class Calibration:
     """A search that is going on.
 
+    With targets the weakest strength that holds them is searched for, without any the strongest
+    that costs no more than was asked: then nothing is attacked, and all seeds are trained.
+
     Attributes:
-        experiment: as it was given.
-        families: to search, one after another.
-        targets: what is to be held.
-        question: the same with all else that the answer depends on.
+        task: what is searched for.
         root: the run folder.
     """
 
-    experiment: ExperimentConfig
-    families: Sequence[SearchedFamily]
-    targets: Sequence[Target]
-    question: Question
+    task: CalibrationTask
     root: Path
     console: Console
+    _places: list[Place] = field(default_factory=list)
     _tried: dict[Place, Tried] = field(default_factory=dict)
-    _held: list[Place] = field(default_factory=list)
-    _working: frozenset[str] = frozenset()
+    _chosen: list[Place] = field(default_factory=list)
+    _working: Mapping[AttackKey, str] = field(default_factory=dict)
     _seeds: int = planned.FEWEST_SEEDS
+    _seconds: float = 0.0
 
     def answer(self) -> Answer:
         """Search every family; what an earlier command did is not done again.
 
         Raises:
             ConfigError: a defense does not fit the task, or the clients are too few to show it.
+            StoreError: captures of an earlier command were altered.
         """
-        with self._bench() as bench:
-            self._at(bench, NONE)
-            works = self._tried[NONE].word == "leaks"
-            places = [
-                self._weakest(bench, number) if works else None
-                for number in range(len(self.families))
-            ]
-            spent = self._costs(bench)
-            answers = [
-                self._family(number, place, () if place is None else spent[number, place])
-                for number, place in enumerate(places)
-            ]
-            bench.note(self._run([*self._tried]))
-            return self._answer(bench, answers)
-
-    def grid(self) -> list[list[Tried]]:
-        """The word on every strength of each family, with every client attacked at once.
-
-        What a search is compared with, which it leaves as it is; its errors are shared by all of
-        these strengths.
-        """
-        places = [
-            (i, j) for i, family in enumerate(self.families) for j in range(len(family.values))
-        ]
-        whole = self.question.model_copy(update={"group": sys.maxsize})
-        grid = replace(self, question=whole, _tried={}, _held=[])
-        count = len(places) + 1
-        grid.errors = Errors(
-            whole.error / (count * len(self.attacks) * len(self.targets)), whole.error / count
-        )
-        with grid._bench() as bench:
-            grid._at(bench, NONE)
-            tried = {place: grid._at(bench, place, every=True) for place in places}
-            bench.note(grid._run(places))
-        return [
-            [tried[i, j] for j in range(len(family.values))]
-            for i, family in enumerate(self.families)
-        ]
-
-    @contextmanager
-    def _bench(self) -> Iterator[Bench]:
         with ExitStack() as stack:
-            run = self._run([NONE])
-            ledger = stack.enter_context(Ledger(self.root / "jobs.sqlite"))
-            remove_temporaries(self.root)
-            team = stack.enter_context(attackers(run, ledger, self.console))
-            yield Bench(team, ledger, self.console)
+            run, team = self._run(), None
+            if self.task.targets:
+                ledger = stack.enter_context(Ledger(self.root / "jobs.sqlite"))
+                remove_temporaries(self.root)
+                team = stack.enter_context(attackers(run, ledger, self.console))
+            undefended = self._try(NONE, team)
+            searched = team is None or undefended.word == "leaks"
+            numbers = range(len(self.task.families))
+            places = [self._search(number, team) if searched else None for number in numbers]
+            if team is not None:
+                self._price()
+            answer = self._answer([*map(self._family, numbers, places)])
+            note_provenance(self._run(), "simulate", self._seconds)
+            if team is not None:
+                note_provenance(self._run(), "attack", 0.0, team.devices, worked=team.ended > 0)
+            return answer
 
-    def _weakest(self, bench: Bench, number: int) -> int | None:
-        """The weakest that holds; one further strength above it is tried against gaps."""
-        strengths = len(self.families[number].values)
+    def _search(self, number: int, team: Attackers | None) -> int | None:
+        """The weakest that holds, with one above it tried against gaps; or the last affordable."""
+        count, lose = len(self.task.families[number].values), self.task.question.lose
 
-        def word(index: int, every: bool) -> Word:
-            return self._at(bench, (number, index), every=every).word
+        def tried(index: int) -> Tried:
+            return self._try((number, index), team)
 
-        index = weakest(strengths, word)
-        if index is None:
-            return None
-        self._held.append((number, index))
-        between = (index + strengths) // 2
-        if between > index and (number, between) not in self._tried:
-            self._at(bench, (number, between))
-        return index
+        if team is None:
+            dear = bisect(count, lambda index: not tried(index).affordable(lose))
+            last = (count if dear is None else dear) - 1
+            return last if last >= 0 else None
+        at = bisect(count, lambda index: tried(index).word == "holds")
+        if at is not None:
+            self._chosen.append((number, at))
+            between = (at + count) // 2
+            if between > at and (number, between) not in self._tried:
+                tried(between)
+        return at
 
-    def _at(self, bench: Bench, place: Place, *, every: bool = False) -> Tried:
-        """The word on one strength, by as many clients as it takes or by every one."""
-        run = self._run([*self._tried, place])
-        cells = self._cells(run, place)
-        bench.simulate(cells)
-        can_guess = self.experiment.auxiliary is not None or _is_image(cells[0])
-        rule = self.experiment.verdict
-        asked = self.targets if every else tuple(target.searched for target in self.targets)
-        trial = CellTrial(cells, bench.team, asked, self._working, can_guess, rule)
-        clients = trial.clients
-        if place == NONE:
-            self._check(cells[0], len(clients))
-        group = self.question.group
-        decision = decide(trial, self.attacks, asked, clients, self.errors, group, every=every)
-        if place == NONE:
-            self._working = frozenset(
-                attack for attack in trial.controls if self._leaks_alone(trial, attack)
-            )
-        family = self.families[place[0]] if place != NONE else None
+    def _try(self, place: Place, team: Attackers | None) -> Tried:
+        family = self.task.families[place[0]] if place != NONE else None
+        self._places.append(place)
+        known = self._attacked(place, team) if team is not None else self._priced(place)
         tried = Tried(
             name=family.member(place[1]) if family else NO_DEFENSE,
             index=place[1],
             value=family.values[place[1]] if family else None,
-            word=decision.word,
-            attack=self._named[decision.attack],
-            target=decision.target,
-            reached=tuple(
-                _reached(target, decision, trial, _nats(cells), self._named)
-                for target in self.targets
-            ),
-            utility=at_end(cells[0]) if self._to_the_end else {},
-            clients=decision.clients,
-            available=len(clients),
-            jobs=bench.jobs(cells),
-            reason=decision.reason or self._ran_out(decision),
-            every=every,
+            **known,
         )
         self._tried[place] = tried
-        bench.say(tried)
-        if place == NONE:
-            self._warn(tried)
+        said = tried.word if tried.reached else ", ".join(f"{c.lost.mean:.3g}" for c in tried.costs)
+        self.console.expect("calibrate", 1)
+        self.console.advance("calibrate", f"{tried.name}: {said}")
         return tried
 
-    def _ran_out(self, decision: Decision) -> str:
-        """Why it is open where the clients ran out; else empty."""
-        if decision.word != "open":
-            return ""
-        target = next(target for target in self.targets if target.name == decision.target)
-        mean = decision.bounds[decision.attack][decision.target].mean
-        ran_out = f"all {decision.clients} clients were attacked"
-        if mean >= target.passes:
-            return ran_out
-        needed = clients_needed(target, mean, self.errors.holds)
-        return f"{ran_out}, and at this mean it takes about {needed:,}"
+    def _priced(self, place: Place) -> dict[str, Any]:
+        """What one strength costs by all seeds."""
+        if place != NONE:
+            return {"costs": self._costs(place)}
+        cells = self._cells(NONE)
+        self._train(cells)
+        check_measured(self.task.question.lose, at_end(cells[0]))
+        return {}
 
-    def _warn(self, undefended: Tried) -> None:
-        """Say before anything is searched which target so few clients cannot show."""
-        for target, reached in zip(self.targets, undefended.reached, strict=True):
-            if reached.blind is not None and (
-                floor := blind_floor(target, reached.blind, undefended.available, self.errors.holds)
-            ):
-                say(floor, error=True)
+    def _attacked(self, place: Place, team: Attackers) -> dict[str, Any]:
+        """The word on one strength; without a defense by every client."""
+        cells, targets = self._cells(place, captured=True), self.task.targets
+        self._train(cells)
+        trial = CellTrial(cells, team, targets)
+        clients, question = trial.clients, self.task.question
+        sizes = [len(clients)] if place == NONE else looks(question.group, len(clients))
+        strengths = [len(family.values) for family in self.task.families]
+        errors = shared(question.error, strengths, len(sizes), len(self._named), len(targets))
+        if place == NONE:
+            check_task(targets, trial.task)
+            check_measured(question.lose, at_end(cells[0]))
+            check_clients(targets, errors.holds, len(clients))
+        for size in sizes:
+            seen = trial.seen(clients[:size], self.task.experiment.verdict, self._working)
+            held = hold(seen, targets, errors)
+            if held.word == "leaks":
+                break
+        if place == NONE:
+            self._working = dict.fromkeys(seen.beating, "")
+        return {
+            "word": held.word,
+            "target": held.level.target.name,
+            "reached": tuple(_reached(level, self._named) for level in held.levels),
+            "clients": size,
+            "available": len(clients),
+            "jobs": trial.jobs,
+            "reason": self._why_open(held, trial) if held.word == "open" else "",
+        }
 
-    def _leaks_alone(self, trial: CellTrial, attack: str) -> bool:
-        group, errors = self.question.group, self.errors
-        return decide(trial, [attack], self.targets, trial.clients, errors, group).word == "leaks"
+    def _price(self) -> None:
+        """What each that holds loses, by more seeds where few are not sure.
 
-    def _family(self, number: int, at: int | None, spent: tuple[Cost, ...]) -> FamilyAnswer:
-        family = self.families[number]
-        here = [trial for place, trial in self._tried.items() if place[0] == number]
-        tried = sorted(here, key=lambda trial: trial.index)
-        below = [t for t in tried if at is None or t.index < at]
+        All of them get the same seeds, by which they are compared.
+        """
+        few, most = planned.FEWEST_SEEDS, self.task.question.seeds
+        counts = (few,) if self.task.experiment.utility_seeds or few == most else (few, most)
+        for self._seeds in counts:
+            compared = len(counts) * len(self._chosen)  # the least of several means is chosen
+            for place in self._chosen:
+                priced = {"costs": self._costs(place, compared)}
+                self._tried[place] = self._tried[place].model_copy(update=priced)
+            if all(cost.sure for place in self._chosen for cost in self._tried[place].costs):
+                break
+
+    def _costs(self, place: Place, compared: int = 1) -> tuple[Cost, ...]:
+        here, base = self._cells(place), self._cells(NONE)
+        self._train([*base, *here])
+        ends = by_seed(here), by_seed(base), by_seed(base, start=True)
+        return costs(self.task.question.lose, *ends, compared)
+
+    def _train(self, cells: Sequence[Cell]) -> None:
+        """Train what is not trained yet, after a rehearsal."""
+        pending = [cell for cell in cells if not cell.simulated]
+        for cell in cells:
+            if cell.simulated:
+                check_captures(cell)
+        started = time.monotonic()
+        rehearse(pending)
+        self.console.expect("simulate", len(pending))
+        with Simulator() as simulator:  # whose clients would keep the attacks' CPUs on Ray
+            for cell in pending:
+                simulator.simulate(cell)
+                self.console.advance("simulate", cell.name)
+        self._seconds += time.monotonic() - started
+
+    def _why_open(self, held: Held, trial: CellTrial) -> str:
+        """What a word of holding lacks, or else that more clients are."""
+        unit = unit_of(MAIN[trial.task.modality])
+        known = [
+            str(clause(reason, self._named[reason.attack] if reason.attack else "", unit))
+            for reason in held.reasons
+        ]
+        doubtful = [level for level in held.levels if level.mean and not level.target.limit]
+        if any(level.target.name in SHARES for level in doubtful):
+            known.append("an example came back, and that is not surely more than chance")
+        return "; ".join(known) or f"all {len(trial.clients)} clients were attacked"
+
+    def _family(self, number: int, at: int | None) -> FamilyAnswer:
+        family, lose = self.task.families[number], self.task.question.lose
+        tried = [self._tried[place] for place in sorted(self._tried) if place[0] == number]
         outcome: Outcome = "open"
         if at is not None:
-            lost = {price.measure: price.lost.mean for price in spent}
-            limits = self.question.lose.items()
-            affordable = all(lost.get(name, math.inf) <= limit for name, limit in limits)
-            outcome = "holds" if affordable else "costs too much"
+            outcome = "holds" if self._tried[number, at].affordable(lose) else "costs too much"
+        elif not self.task.targets:
+            outcome = "costs too much"
         elif tried and tried[-1].word == "leaks" and tried[-1].index == len(family.values) - 1:
             outcome = "leaks"
         return FamilyAnswer(
@@ -230,160 +232,85 @@ class Calibration:
             values=family.values,
             outcome=outcome,
             tried=tuple(tried),
-            weakest=at,
-            leaking=max((trial.index for trial in below if trial.word == "leaks"), default=-1),
+            chosen=at,
             defense=None if at is None else family.defense(at),
-            costs=spent,
         )
 
-    def _costs(self, bench: Bench) -> dict[Place, tuple[Cost, ...]]:
-        """What each defense that holds loses against none, by more seeds where few are not sure.
-
-        All of them get the same seeds, by which they are compared.
-        """
-        few, most = planned.FEWEST_SEEDS, self.question.seeds
-        looks = 1 if self.experiment.utility_seeds or few == most else 2
-        spent: dict[Place, tuple[Cost, ...]] = {}
-        for seeds in (few, most)[:looks]:
-            self._seeds = seeds
-            for place in self._held:
-                run = self._run([*self._tried])
-                here, base = self._trained(run, place), self._trained(run, NONE)
-                bench.simulate([*base, *here])
-                ends, start = (by_seed(here), by_seed(base)), by_seed(base, at_start)
-                compared = looks * len(self._held)  # the least of several means is chosen
-                spent[place] = costs(self.question.lose, *ends, start, compared)
-            if all(cost.sure for prices in spent.values() for cost in prices):
-                break
-        return spent
-
-    def _answer(self, bench: Bench, families: Sequence[FamilyAnswer]) -> Answer:
-        affordable = [i for i, family in enumerate(families) if family.outcome == "holds"]
-        undefended = self._tried[NONE]
-        cells = self._cells(self._run([*self._tried]), NONE)
-        captures = sum(len(Victims(cell).keys) for cell in cells)
-        strengths = sum(len(family.values) for family in self.families) + 1
+    def _answer(self, families: Sequence[FamilyAnswer]) -> Answer:
+        affordable = {
+            number: family.costs[0].lost.mean if family.costs else 0.0
+            for number, family in enumerate(families)
+            if family.outcome == "holds"
+        }
+        undefended, experiment = self._tried[NONE], self.task.experiment
+        cells = self._cells(NONE, captured=True) if self.task.targets else []
+        keys = [key for cell in cells for key in Victims(cell).keys]
+        named = ", ".join(map(str, sorted({key.round for key in keys})))
+        rounds = f"round{'s' * (',' in named)} {named} of {experiment.federation.rounds}"
+        strengths = sum(len(family.values) for family in self.task.families) + 1
         return Answer(
-            name=self.experiment.name,
-            question=self.question,
-            rows=f"{self.experiment.task.dataset}, {self.experiment.task.split}",
-            rounds=self._rounds(cells),
-            trainings=len(cells),
-            attacks=tuple(self._named[label] for label in self.attacks),
+            name=experiment.name,
+            question=self.task.question,
+            rows=f"{experiment.task.dataset}, {experiment.task.split}",
+            rounds=rounds if keys else "",
+            seeds=tuple(c.config.seed for c in cells) if cells else self.task.seeds,
+            attacks=tuple(self._named.values()),
             undefended=undefended,
             families=tuple(families),
-            chosen=min(affordable, key=lambda i: _loss(families[i]), default=None),
+            chosen=min(affordable, key=lambda number: affordable[number], default=None),
             jobs=undefended.jobs + sum(family.jobs for family in families),
-            grid=strengths * captures * (len(self.attacks) + 1),
+            grid=strengths * len(keys) * (len(self._named) + 1),
         ).sealed()
 
-    def _rounds(self, cells: Sequence[Cell]) -> str:
-        """Which rounds were attacked."""
-        every = sorted({key.round for cell in cells for key in Victims(cell).keys})
-        named = ", ".join(map(str, every))
-        return f"round{'s' * (len(every) > 1)} {named} of {self.experiment.federation.rounds}"
-
     @cached_property
-    def attacks(self) -> list[str]:
-        """Labels of the attacks that rebuild rows."""
-        chosen = [entry for entry in entries(self.experiment) if entry.infers == "rows"]
-        return [entry.label for entry in chosen if entry.key.attack != PRIOR_ONLY]
-
-    @cached_property
-    def _named(self) -> dict[str, str]:
-        """Of each label, the attack with the options written: ``bayes (steps=300, adaptive)``."""
-        names = {"": ""}
-        for entry in entries(self.experiment):
-            rest = {k: v for k, v in entry.table.items() if k not in ("name", "adaptive")}
-            notes = filter(None, (options(json.dumps(rest)), "adaptive" * entry.adaptive))
-            written = ", ".join(notes)
-            name = entry.key.attack
-            names[entry.label] = f"{name} ({written})" if written else name
+    def _named(self) -> dict[AttackKey, str]:
+        """Of each attack that rebuilds rows, the options written: ``bayes (steps=300)``."""
+        names = {}
+        for entry in entries(self.task.experiment):
+            if entry.infers == "rows" and entry.key.attack != PRIOR_ONLY:
+                rest = {k: v for k, v in entry.table.items() if k not in ("name", "adaptive")}
+                notes = (options(json.dumps(rest)), "adaptive" * entry.adaptive)
+                written = ", ".join(filter(None, notes))
+                name = entry.key.attack
+                names[entry.key] = f"{name} ({written})" if written else name
         return names
 
-    @cached_property
-    def errors(self) -> Errors:
-        """Of one bound."""
-        sizes = [len(family.values) for family in self.families]
-        return Errors.shared(self.question.error, sizes, len(self.attacks), len(self.targets))
+    def _run(self) -> Run:
+        """The run folder with all strengths, in an order that does not depend on the search."""
+        families = self.task.families
+        every, held = (
+            [families[number].defense(index) for number, index in sorted({*places} - {NONE})]
+            for places in (self._places, self._chosen)
+        )
+        return Run.create(self.task.plan(every, held, self._seeds), self.root)
 
-    @property
-    def _to_the_end(self) -> bool:
-        """Whether the cells that are attacked train all rounds."""
-        last = planned.last_round(self.experiment, self.families)
-        return last == self.experiment.federation.rounds
-
-    def _run(self, places: Sequence[Place]) -> Run:
-        """The run folder with these strengths, in an order that does not depend on the search."""
-        ordered = sorted({*places} - {NONE})
-        defenses = [self.families[number].defense(index) for number, index in ordered]
-        held = [self.families[number].defense(index) for number, index in sorted(self._held)]
-        parts = [planned.attacked(self.experiment, self.families, defenses)]
-        seeds = self._seeds
-        if held and (trained := planned.trained(self.experiment, self.families, held, seeds)):
-            parts.append(trained)
-        return Run.create(Plan(name=self.experiment.name, experiments=tuple(parts)), self.root)
-
-    def _cells(self, run: Run, place: Place) -> list[Cell]:
-        """Those that are attacked, one for each seed."""
-        name = self.experiment.name
-        return [cell for cell in self._all_cells(run, place) if cell.experiment.name == name]
-
-    def _trained(self, run: Run, place: Place) -> list[Cell]:
-        """Those that train all rounds, one for each seed."""
-        cells = self._all_cells(run, place)
-        rounds = self.experiment.federation.rounds
-        return [cell for cell in cells if cell.config.federation.rounds == rounds]
-
-    def _all_cells(self, run: Run, place: Place) -> list[Cell]:
-        entry = planned.UNDEFENDED
-        if place != NONE:
-            entry = self.families[place[0]].defense(place[1])
+    def _cells(self, place: Place, *, captured: bool = False) -> list[Cell]:
+        """Those of a strength, one for each seed: that train all rounds, or that are attacked."""
+        experiment = self.task.experiment
+        known = place != NONE
+        entry = self.task.families[place[0]].defense(place[1]) if known else planned.UNDEFENDED
         tables = chain_tables(dict(entry), "defenses")
-        return [cell for cell in run.cells if cell.config.defense == tables]
-
-    def _check(self, cell: Cell, clients: int) -> None:
-        """Refuse targets that do not fit the data or that so few clients can never show."""
-        check_task(self.targets, Victims(cell).task)
-        check_measured(self.question.lose, at_end(cell))
-        check_clients(self.targets, self.errors.holds, clients)
-
-
-def _is_image(cell: Cell) -> bool:
-    """Whether a blind guess without any rows is a grey image, and not an empty text."""
-    return Victims(cell).task.modality == "image"
+        return [
+            cell
+            for cell in self._run().cells
+            if cell.config.defense == tables
+            and (
+                cell.experiment.name == experiment.name
+                if captured
+                else cell.config.federation.rounds == experiment.federation.rounds
+            )
+        ]
 
 
-def _nats(cells: Sequence[Cell]) -> float:
-    """The most that the captured replies tell of an example by clipping and noise, or infinite."""
-    nats_of = []
-    for cell in cells:
-        rows = owned(cell)
-        budget = least_noise(cell.config, rows)
-        nats = budget.clipped if budget else math.inf
-        rounds = {key.round for key in Victims(cell).keys}
-        nats_of.append(over_rounds(cell.config, rows, nats) if len(rounds) > 1 else nats)
-    return max(nats_of, default=math.inf)
-
-
-def _reached(
-    target: Target, decision: Decision, trial: CellTrial, nats: float, names: Mapping[str, str]
-) -> ReachedTarget:
-    """The worst of the attacks by one target, in its own units."""
-    bounds = {attack: by_target[target.name] for attack, by_target in decision.bounds.items()}
-    worst = max(bounds, key=lambda attack: (bounds[attack].high, bounds[attack].mean))
-    blind = trial.blind[target.name].values()
+def _reached(level: Level, names: Mapping[AttackKey, str]) -> ReachedTarget:
+    """A level in the units of its target."""
+    target = level.target
     return ReachedTarget(
         target=target.name,
-        attack=names[worst],
-        clients=bounds[worst].clients,
-        mean=target.shown(bounds[worst].mean),
-        low=target.shown(max(bound.low for bound in bounds.values())),
-        high=target.shown(bounds[worst].high),
-        blind=target.shown(fmean(blind)) if blind else None,
-        bound=target.bound(fmean(blind), nats) if blind else None,
+        attack=names[level.attack] if level.attack else "",
+        clients=level.clients,
+        mean=target.shown(level.mean),
+        low=target.shown(level.low),
+        high=target.shown(level.high),
+        blind=None if level.blind is None else target.shown(level.blind),
     )
-
-
-def _loss(family: FamilyAnswer) -> float:
-    return family.costs[0].lost.mean if family.costs else 0.0

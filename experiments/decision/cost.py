@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from experiments.analysis.findings import UTILITY
-from experiments.analysis.learning import learned
+from experiments.analysis.findings import UTILITY, learned
 from experiments.analysis.statistics import paired_difference
 from experiments.decision.answer import Cost
 from experiments.plan.cells import Cell
@@ -32,17 +31,14 @@ def at_end(cell: Cell) -> dict[str, float]:
     return {metric: fmean(values) for metric, values in by_measure.items()}
 
 
-def at_start(cell: Cell) -> dict[str, float]:
-    """Measure -> its value before training."""
-    points = cell.simulation.utility
-    return {point.metric: point.value for point in points if point.round == 0}
-
-
-def by_seed(
-    cells: Iterable[Cell], when: Callable[[Cell], dict[str, float]] = at_end
-) -> dict[int, dict[str, float]]:
-    """Seed -> utility at the end, or before training."""
-    return {cell.config.seed: when(cell) for cell in cells}
+def by_seed(cells: Iterable[Cell], *, start: bool = False) -> dict[int, dict[str, float]]:
+    """Seed -> measure -> its value at the end, or before training."""
+    if not start:
+        return {cell.config.seed: at_end(cell) for cell in cells}
+    return {
+        cell.config.seed: {p.metric: p.value for p in cell.simulation.utility if p.round == 0}
+        for cell in cells
+    }
 
 
 def check_measured(wanted: Iterable[str], measured: Iterable[str]) -> None:

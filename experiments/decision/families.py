@@ -10,7 +10,7 @@ from typing import Any
 from experiments.plan.cells import chain_tables
 from experiments.plan.config import ExperimentConfig
 from experiments.wording.defense_names import defense_name
-from fedsim.build import build, registry, suggest
+from fedsim.config.build import build, registry, suggest
 from fedsim.defenses import DEFENSES
 from fedsim.defenses.base import Defense
 from fedsim.defenses.strength import Strength
@@ -92,8 +92,7 @@ def families(
     }
     for name in ranges:
         if name not in searched:
-            why = "has no strength to search" if _listed(name, experiment) else "is not searched"
-            raise ConfigError(f"--range {name}: {why}. {suggest(name, searched)}")
+            raise ConfigError(f"--range {name}: is not searched. {suggest(name, searched)}")
     return tuple(by_title.values())
 
 
@@ -118,11 +117,6 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
             raise ConfigError(f"--range {name}: stands there twice. Remove one.")
         ranges[name] = pair
     return ranges
-
-
-def _listed(name: str, experiment: ExperimentConfig) -> bool:
-    tables = [table for entry in experiment.defenses for table in entry.get("chain", [entry])]
-    return any(table.get("name") == name for table in tables)
 
 
 def _family(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
-from markupsafe import Markup
 
+from experiments.analysis.held import SHARES, HeldWord, Target
 from experiments.decision.answer import Answer, FamilyAnswer, ReachedTarget, Tried
-from experiments.decision.plan import chosen
+from experiments.decision.plan import with_defenses
 from experiments.decision.question import FOLDER
-from experiments.decision.search import Word
-from experiments.decision.targets import SHARES, Target, unit_of
+from experiments.decision.targets import unit_of
 from experiments.decision.wording import goal, headline, measured, notes, table, targets_of
 from experiments.plan.config import ExperimentConfig
 from experiments.report.figures import (
@@ -25,12 +24,10 @@ from experiments.report.figures import (
     head,
     legend_below,
 )
-from experiments.report.pareto import front
-from experiments.report.tables import text_of
 from experiments.report.templates import render
 from experiments.wording.defense_names import NO_DEFENSE, compact
 from experiments.wording.names import title
-from fedsim.files import write_bytes, write_json
+from fedsim.store.files import write_bytes, write_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,23 +35,39 @@ if TYPE_CHECKING:
 
 
 def write_answer(answer: Answer, experiment: ExperimentConfig, root: Path) -> Path:
-    """Write the files below the run folder; returns the path of the page."""
+    """Write the files below the run folder.
+
+    Returns:
+        The page; where nothing was to be held the experiment with each family at its strongest
+        affordable strength.
+    """
     folder = root / FOLDER
-    drawn = picture(answer)
     write_json(folder / "answer.json", answer)
+    if not answer.question.hold:
+        each = [family.defense for family in answer.families if family.defense is not None]
+        return _write_experiment(folder / "equal.toml", experiment, each)
+    drawn = picture(answer)
     write_bytes(folder / "frontier.svg", drawn.svg.encode())
     body = ""
     if answer.chosen is not None:
         defense = answer.families[answer.chosen].defense
         assert defense is not None
         body = tomli_w.dumps({"defenses": [defense]})
-        whole = chosen(experiment, defense).model_dump(mode="json", exclude_none=True)
-        write_bytes(folder / "chosen.toml", tomli_w.dumps(whole).encode())
+        _write_experiment(folder / "chosen.toml", experiment, [defense])
     else:
         (folder / "chosen.toml").unlink(missing_ok=True)
     page = folder / "index.html"
     write_bytes(page, _render(answer, drawn, body).encode())
     return page
+
+
+def _write_experiment(
+    path: Path, experiment: ExperimentConfig, defenses: Sequence[Mapping[str, Any]]
+) -> Path:
+    """The experiment with these defenses beside none, named after the file."""
+    named = with_defenses(experiment, defenses, {"name": f"{experiment.name}-{path.stem}"})
+    write_bytes(path, tomli_w.dumps(named.model_dump(mode="json", exclude_none=True)).encode())
+    return path
 
 
 def _render(answer: Answer, drawn: Figure, toml: str) -> str:
@@ -66,36 +79,31 @@ def _render(answer: Answer, drawn: Figure, toml: str) -> str:
         goals=[goal(target) for target in targets_of(answer)],
         table=table(answer),
         figure=drawn,
-        inline=lambda figure: Markup(figure.svg.replace(INK, "currentColor")),
         notes=list(notes(answer)),
         toml=toml,
         targets=[target.text() for target in targets_of(answer)],
         tried=[answer.undefended, *(trial for family in answer.families for trial in family.tried)],
         measured=measured,
-        cell=text_of,
     )
 
 
-SIZE = (9.6, 4.4)
-_FILLS: dict[Word, str] = {"leaks": "full", "open": "left", "holds": "none"}
+SIZE = (7.2, 4.4)
+_FILLS: dict[HeldWord, str] = {"leaks": "full", "open": "left", "holds": "none"}
 """How a marker is filled, which stays to be told apart without colours."""
 
 
 def picture(answer: Answer) -> Figure:
-    """Two panels of the target that most decisions rest on."""
+    """Leakage by strength, by the target that most decisions rest on."""
     target = _target(answer)
     caption = (
-        f"Left, {title(target.name)} by strength, from the weakest to the strongest of each "
-        "family's range: the mean of the worst attack with what it surely is at least and at "
-        "most. Full markers leak, half-full ones are open, empty ones hold; between the two shaded "
-        "ends of a family nothing is decided. Right, the same against utility at the end, where "
-        "that was trained, with the front of what no other strength beats in both."
+        f"{title(target.name)} by strength, from the weakest to the strongest of each family's "
+        "range: the mean of the worst attack with what it surely is at least and at most. Full "
+        "markers leak, half-full ones are open, empty ones hold; between the two shaded ends of a "
+        "family nothing is decided."
     )
 
     def draw(canvas: Canvas) -> None:
-        by_strength, right = canvas.subplots(1, 2, sharey=True)
-        _by_strength(by_strength, answer, target)
-        _by_utility(right, answer, target)
+        _by_strength(canvas.add_subplot(), answer, target)
         legend_below(canvas, SIZE[0])
 
     return figure("calibration", caption, draw, SIZE)
@@ -119,8 +127,8 @@ def _by_strength(axes: Axes, answer: Answer, target: Target) -> None:
         colour, marker = family_colour(family.title, names), MARKERS[number % len(MARKERS)]
         places = [_place(family, trial.index, most) for trial in family.tried]
         _mark(axes, places, family.tried, target, colour, marker, family.title)
-        if family.weakest is not None:
-            ends = (_place(family, family.leaking, most), _place(family, family.weakest, most))
+        if family.chosen is not None:
+            ends = (_place(family, family.leaking, most), _place(family, family.chosen, most))
             axes.axvspan(*ends, color=colour, alpha=0.12, linewidth=0)
     axes.axhline(target.shown(target.passes), color=INK, ls=":", lw=1.3, label="limit")
     blind = _of(answer.undefended, target).blind
@@ -173,66 +181,3 @@ def _mark(
             label=label if i == 0 else None,
             **style,
         )
-
-
-def _by_utility(axes: Axes, answer: Answer, target: Target) -> None:
-    names = [family.title for family in answer.families]
-    points: list[tuple[float, float]] = []
-    measure = ""
-    known = [(INK, "o", answer.undefended, _base(answer))]
-    for number, family in enumerate(answer.families):
-        colour, marker = family_colour(family.title, names), MARKERS[number % len(MARKERS)]
-        known += [
-            (colour, marker, trial, _utility(answer, family, trial)) for trial in family.tried
-        ]
-    for colour, marker, trial, (name, value) in known:
-        if value is None:
-            continue
-        measure = name
-        mean = _of(trial, target).mean
-        points.append((value, mean))
-        axes.plot(
-            [value],
-            [mean],
-            color=colour,
-            marker=marker,
-            linestyle="none",
-            fillstyle=_FILLS[trial.word],
-            markersize=7,
-        )
-    sign = -1.0 if target.high < target.low else 1.0
-    best = front([(use, sign * leak) for use, leak in points])
-    axes.plot(
-        [use for use, _ in best],
-        [sign * leak for _, leak in best],
-        color=INK,
-        alpha=0.18,
-        linewidth=5,
-        label="Pareto front",
-        zorder=1,
-    )
-    if not points:
-        axes.text(0.5, 0.5, "no utility was trained", transform=axes.transAxes, ha="center")
-        axes.set_xticks([])
-    axes.axhline(target.shown(target.passes), color=INK, ls=":", lw=1.3)
-    axes.set_xlabel(f"{title(measure)} at the end" if measure else "")
-    head(axes, "Utility against leakage")
-
-
-def _measure(answer: Answer) -> str:
-    """The measure of utility that costs are in; empty if nothing was trained for it."""
-    measures = [family.costs[0].measure for family in answer.families if family.costs]
-    return next(iter((*measures, *answer.question.lose, *answer.undefended.utility)), "")
-
-
-def _base(answer: Answer) -> tuple[str, float | None]:
-    name = _measure(answer)
-    bases = [family.costs[0].base for family in answer.families if family.costs]
-    return name, next(iter(bases), answer.undefended.utility.get(name))
-
-
-def _utility(answer: Answer, family: FamilyAnswer, tried: Tried) -> tuple[str, float | None]:
-    name = _measure(answer)
-    if family.costs and tried.index == family.weakest:
-        return name, family.costs[0].value
-    return name, tried.utility.get(name)

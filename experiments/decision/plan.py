@@ -53,14 +53,16 @@ def attacked(
     Training ends with the last captured round where the defenses do not depend on how many there
     are: how far a model gets matters only where no update leaks.
     """
-    table = experiment.model_dump(mode="json", exclude_none=True)
+    attacks = list(experiment.attacks)
     if all(entry.key.attack != PRIOR_ONLY for entry in entries(experiment)):
-        table["attacks"] = [*table["attacks"], {"name": PRIOR_ONLY}]
-    table["attack_stage"]["control_jobs"] = 0
-    table["defenses"] = [dict(UNDEFENDED), *map(dict, defenses)]
-    table["utility_seeds"] = []
-    table["federation"]["rounds"] = last_round(experiment, families)
-    return parse_experiment(table)
+        attacks.append({"name": PRIOR_ONLY})
+    changes = {
+        "attacks": attacks,
+        "attack_stage.control_jobs": 0,
+        "utility_seeds": [],
+        "federation.rounds": last_round(experiment, families),
+    }
+    return with_defenses(experiment, defenses, changes)
 
 
 def last_round(experiment: ExperimentConfig, families: Sequence[SearchedFamily]) -> int:
@@ -72,30 +74,18 @@ def last_round(experiment: ExperimentConfig, families: Sequence[SearchedFamily])
     return max(captured)
 
 
-def trained(
-    experiment: ExperimentConfig,
-    families: Sequence[SearchedFamily],
-    defenses: Iterable[Mapping[str, Any]],
-    most: int,
-) -> ExperimentConfig | None:
-    """What remains to be trained for the utility of that many seeds, without captures; or None."""
-    seeds = utility_seeds(experiment, most)
-    if last_round(experiment, families) < experiment.federation.rounds:
-        seeds = (*experiment.seeds, *seeds)
-    return unattacked(experiment, seeds, defenses) if seeds else None
-
-
 def unattacked(
     experiment: ExperimentConfig, seeds: Sequence[int], defenses: Iterable[Mapping[str, Any]]
 ) -> ExperimentConfig:
     """The experiment with these seeds, and the defenses beside none, trained for utility alone."""
-    table = experiment.model_dump(mode="json", exclude_none=True)
-    table["name"] = f"{experiment.name}-utility"
-    table["seeds"], table["utility_seeds"] = list(seeds), []
-    table["capture"]["enabled"] = False
-    table["attacks"] = []
-    table["defenses"] = [dict(UNDEFENDED), *map(dict, defenses)]
-    return parse_experiment(table)
+    changes = {
+        "name": f"{experiment.name}-utility",
+        "seeds": list(seeds),
+        "utility_seeds": [],
+        "capture.enabled": False,
+        "attacks": [],
+    }
+    return with_defenses(experiment, defenses, changes)
 
 
 def utility_seeds(experiment: ExperimentConfig, most: int = FEWEST_SEEDS) -> tuple[int, ...]:
@@ -106,9 +96,15 @@ def utility_seeds(experiment: ExperimentConfig, most: int = FEWEST_SEEDS) -> tup
     return tuple(range(first, first + max(0, most - len(experiment.seeds))))
 
 
-def chosen(experiment: ExperimentConfig, defense: Mapping[str, Any]) -> ExperimentConfig:
-    """The experiment with the chosen defense beside none."""
+def with_defenses(
+    experiment: ExperimentConfig,
+    defenses: Iterable[Mapping[str, Any]],
+    changes: Mapping[str, object],
+) -> ExperimentConfig:
+    """The experiment with these defenses beside none; ``changes`` are by ``section.option``."""
     table = experiment.model_dump(mode="json", exclude_none=True)
-    table["name"] = f"{experiment.name}-chosen"
-    table["defenses"] = [dict(UNDEFENDED), dict(defense)]
+    table["defenses"] = [dict(UNDEFENDED), *map(dict, defenses)]
+    for name, value in changes.items():
+        section, _, option = name.rpartition(".")
+        (table[section] if section else table)[option] = value
     return parse_experiment(table)

@@ -8,23 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.analysis.held import Target
 from experiments.decision.answer import Question
 from experiments.decision.families import SearchedFamily, families, parse_ranges
 from experiments.decision.plan import (
+    FEWEST_SEEDS,
     attacked,
     only_experiment,
-    trained,
     unattacked,
     utility_seeds,
 )
-from experiments.decision.search import looks, strengths_tried
-from experiments.decision.targets import Target, check_clients, parse_costs, parse_targets
+from experiments.decision.search import most_tried, shared
+from experiments.decision.targets import check_clients, parse_costs, parse_targets
 from experiments.plan.cells import chain_tables
 from experiments.plan.config import ExperimentConfig, Plan
 from experiments.plan.entries import allows_for, entries
 from experiments.plan.folder import Run
 from fedsim.errors import ConfigError
-from fedsim.files import digest, read_record, write_json
+from fedsim.store.files import digest, read_record, write_json
 
 FOLDER = "calibration"
 """Of the answer, in the run folder."""
@@ -52,14 +53,10 @@ class CalibrationTask:
         tried = [
             family.defense(index)
             for family in self.families
-            for index in range(looks(len(family.values)))
+            for index in range(most_tried(len(family.values)))
         ]
-        parts = [*self.plan(tried).experiments]
-        weakest = [family.defense(0) for family in self.families]
-        seeds = self.question.seeds
-        if self.targets and (more := trained(self.experiment, self.families, weakest, seeds)):
-            parts.append(more)
-        return Plan(name=self.experiment.name, experiments=tuple(parts))
+        weakest = [family.defense(0) for family in self.families] if self.targets else []
+        return self.plan(tried, weakest, self.question.seeds)
 
     @property
     def unadapted(self) -> list[str]:
@@ -72,18 +69,38 @@ class CalibrationTask:
             if self.targets and not any(allows_for(key, options) for key in keys)
         ]
 
-    def plan(self, defenses: Sequence[Mapping[str, Any]]) -> Plan:
-        """The plan with these defenses beside none; without targets nothing is attacked."""
-        if self.targets:
-            part = attacked(self.experiment, self.families, defenses)
-        else:
-            part = unattacked(self.experiment, self.seeds, defenses)
-        return Plan(name=self.experiment.name, experiments=(part,))
+    def plan(
+        self,
+        defenses: Sequence[Mapping[str, Any]],
+        held: Sequence[Mapping[str, Any]] = (),
+        seeds: int = FEWEST_SEEDS,
+    ) -> Plan:
+        """The plan with these defenses beside none; without targets nothing is attacked.
+
+        Args:
+            defenses: that are attacked, or that are trained where nothing is to be held.
+            held: of these, those that are trained to the end.
+            seeds: under how many, where the experiment names none.
+        """
+        experiment = self.experiment
+        if not self.targets:
+            return _of(experiment, unattacked(experiment, self.seeds, defenses))
+        part = attacked(experiment, self.families, defenses)
+        more = utility_seeds(experiment, seeds)
+        if part.federation.rounds < experiment.federation.rounds:
+            more = (*experiment.seeds, *more)
+        if not held or not more:
+            return _of(experiment, part)
+        return _of(experiment, part, unattacked(experiment, more, held))
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """All under which utility is trained."""
         return tuple(sorted({*self.experiment.seeds, *utility_seeds(self.experiment)}))
+
+
+def _of(experiment: ExperimentConfig, *parts: ExperimentConfig) -> Plan:
+    return Plan(name=experiment.name, experiments=parts)
 
 
 def ask(
@@ -107,7 +124,7 @@ def ask(
         share: largest share of clients that may be hit, where a target allows none that is.
         ranges: ``defense=weakest:strongest``.
         depth: most strengths tried in a family; 2^depth - 1 of them are told apart.
-        group: clients attacked between two looks.
+        group: clients attacked before the first look.
         error: probability of any false ``holds``, and of any false ``leaks``.
         seeds: most under which what holds is trained.
 
@@ -118,8 +135,8 @@ def ask(
     targets = parse_targets(hold, share) if hold or not lose else ()
     asked_ranges = parse_ranges(ranges)
     searched_families = families(experiment, asked_ranges, 2**depth - 1)
-    strengths = strengths_tried(len(family.values) for family in searched_families)
-    check_clients(targets, error / strengths, experiment.federation.clients)
+    errors = shared(error, [len(family.values) for family in searched_families])
+    check_clients(targets, errors.holds, experiment.federation.clients)
     question = Question(
         experiment=_fingerprint(experiment),
         hold=tuple(target.text() for target in targets),

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from experiments.analysis.held import CAP, SHARES, Target
 from experiments.decision.answer import Answer, Cost, FamilyAnswer, ReachedTarget, Tried
-from experiments.decision.search import Errors
-from experiments.decision.targets import (
-    CAP,
-    SHARES,
-    Target,
-    clients_needed,
-    parse_targets,
-    unit_of,
-)
+from experiments.decision.targets import parse_targets, unit_of
 from experiments.report.tables import Number, Table, Value, to_terminal
+from experiments.wording.catalogue import sentence
 from experiments.wording.defense_names import compact
 from experiments.wording.names import show, title
 
-COLUMNS = (
-    "defense",
-    "weakest that holds",
-    "bracket",
-    "leakage, surely at most",
-    "utility lost",
-    "clients",
-    "jobs",
-)
-
 
 def targets_of(answer: Answer) -> tuple[Target, ...]:
-    """What was to be held."""
-    return parse_targets(answer.question.hold, answer.question.share)
+    """What was to be held; nothing where the strongest affordable strength was asked for."""
+    hold = answer.question.hold
+    return parse_targets(hold, answer.question.share) if hold else ()
 
 
 def measured(target: str, value: float | None) -> str:
@@ -58,73 +43,55 @@ def goal(target: Target) -> str:
 def headline(answer: Answer) -> str:
     """The answer in a sentence."""
     if answer.undefended.word != "leaks":
-        return (
-            "Nothing is decided: without a defense these attacks are not shown to leak what is to "
-            f"be held ({state(answer.undefended)}), so that no defense can be shown to stop them. "
-            "Take stronger attacks, more clients, or targets closer to the blind guess"
-        )
+        return sentence("calibrated.undecided", state=state(answer.undefended))
+    outcomes = {family.outcome for family in answer.families}
     if answer.chosen is not None:
-        chosen = answer.families[answer.chosen]
-        tried = chosen.at_weakest
-        assert tried is not None
-        return (
-            f"{tried.name} is the weakest that holds{_end(chosen)}{_price(chosen)}{_once(answer)}"
-        )
-    if any(family.outcome == "costs too much" for family in answer.families):
-        return "No defense holds at that cost: what holds loses more utility"
-    if all(family.outcome == "leaks" for family in answer.families):
-        return "No defense holds: each leaks at its strongest"
-    return "No defense is shown to hold"
+        family = answer.families[answer.chosen]
+        assert family.at is not None
+        facts = {"name": family.at.name, "end": _end(family), "price": _price(family)}
+        said = sentence("calibrated.holds", **facts)
+    elif "costs too much" in outcomes:
+        said = sentence("calibrated.dear")
+    else:
+        said = sentence("calibrated.leaks" if outcomes == {"leaks"} else "calibrated.open")
+    training = "of one training" if len(answer.seeds) == 1 else ""
+    first = "in round 1" if answer.rounds.startswith("round 1 of") else ""
+    once = ", ".join(filter(None, (training, first)))
+    return f"{said} ({once})" if once else said
 
 
 def _end(family: FamilyAnswer) -> str:
     """That the answer is the strongest strength of the range, where nothing stronger was there."""
-    last = len(family.values) > 1 and family.weakest == len(family.values) - 1
+    last = len(family.values) > 1 and family.chosen == len(family.values) - 1
     return ", the strongest of its range" if last else ""
-
-
-def _once(answer: Answer) -> str:
-    """Of how little the answer is, where it is of one training or of the first round alone."""
-    training = "of one training" if answer.trainings == 1 else ""
-    first = "in round 1" if answer.rounds.startswith("round 1 of") else ""
-    said = ", ".join(filter(None, (training, first)))
-    return f" ({said})" if said else ""
-
-
-def _reached_bounds(tried: Tried) -> str:
-    """What all clients show: ``0 of 48 verbatim: at most 6 %``."""
-    shares = [reached for reached in tried.reached if reached.target in SHARES]
-    return "; ".join(
-        f"{round(reached.mean * reached.clients)} of {reached.clients} {reached.target}: at most "
-        f"{_percent(reached.high)}"
-        for reached in shares
-    )
 
 
 def outcome(family: FamilyAnswer) -> str:
     """What became of a family, in a sentence."""
     tried, values = family.tried, family.values
-    at = family.at_weakest
+    at = family.at
     if at is None:
         last = tried[-1]
         return f"{family.title}: none is shown to hold; {last.name} {state(last)}"
     if family.outcome == "costs too much":
         lost = _lost(family) or "as its training diverged, or is of no use without a defense either"
         return f"{at.name} holds, and loses too much: {lost}{''.join(map(_sureness, family.costs))}"
-    if family.weakest == 0 and len(values) > 1:
-        return (
-            f"everything in the range holds, from {at.name} on{_beside_blind(at)}; a weaker one "
-            "may do"
-        )
-    bounds = _reached_bounds(at)
-    said = f"{at.name} holds{_end(family)}{f' ({bounds})' if bounds else ''}{_beside_blind(at)}"
+    if family.chosen == 0 and len(values) > 1:
+        return f"everything in the range holds, from {at.name} on{_shown(at)}; a weaker one may do"
+    said = f"{at.name} holds{_end(family)}{_shown(at)}"
     gaps = " and ".join(f"{gap.name} {state(gap)}" for gap in family.gaps)
     return f"{said}. NOT MONOTONE: {gaps}, though it is stronger" if gaps else said
 
 
-def _beside_blind(tried: Tried) -> str:
-    """What the attacks came to there, beside a guess that sees no update."""
+def _shown(tried: Tried) -> str:
+    """Clients that were hit and their bound, means beside a guess that sees no update."""
     clauses = [
+        f"{round(reached.mean * reached.clients)} of {reached.clients} {reached.target}: at most "
+        f"{_percent(reached.high)}"
+        for reached in tried.reached
+        if reached.target in SHARES
+    ]
+    clauses += [
         f"{reached.target} {measured(reached.target, reached.mean)} by {reached.attack}, "
         f"{measured(reached.target, reached.blind)} by a blind guess"
         for reached in tried.reached
@@ -141,12 +108,12 @@ def bracket(family: FamilyAnswer) -> str:
         return family.tried[0].word
     leaks = f"{_value(family, family.leaking)} leaks" if family.leaking >= 0 else ""
     parts = [leaks or "none is shown to leak"]
-    upto = len(family.values) if family.weakest is None else family.weakest
+    upto = len(family.values) if family.chosen is None else family.chosen
     undecided = sorted(trial.index for trial in family.tried if family.leaking < trial.index < upto)
     if undecided:
         parts.append(f"{' and '.join(_value(family, index) for index in undecided)} open")
-    if family.weakest is not None:
-        parts.append(f"{_value(family, family.weakest)} holds")
+    if family.chosen is not None:
+        parts.append(f"{_value(family, family.chosen)} holds{_end(family)}")
     return ", ".join(parts)
 
 
@@ -154,7 +121,8 @@ def state(tried: Tried) -> str:
     """The word on one strength with its bound: ``leaks: rouge1 at least .4 by span``."""
     reached = next(target for target in tried.reached if target.target == tried.target)
     if tried.word == "leaks":
-        return f"leaks: {tried.target} surely {_beyond(reached, reached.low)}, by {tried.attack}"
+        least = _within(reached, reached.low, beyond=True)
+        return f"leaks: {tried.target} surely {least}, by {reached.attack}"
     if tried.word == "holds":
         return f"holds: {tried.target} surely {_within(reached, reached.high)}"
     ends = sorted((reached.low, reached.high))
@@ -165,99 +133,70 @@ def state(tried: Tried) -> str:
 
 def table(answer: Answer) -> Table:
     """One line for each family, after that of no defense."""
-    rows = [_undefended(answer.undefended), *(_row(family) for family in answer.families)]
+    bare = answer.undefended
+    first: dict[str, Value] = {
+        "defense": bare.name,
+        "weakest that holds": "",
+        "bracket": bare.word,
+        "leakage, surely at most": "",
+        "utility lost": "",
+        "clients": bare.clients,
+        "jobs": bare.jobs,
+    }
+    rows = [first, *map(_row, answer.families)]
     holds = "; ".join(goal(target) for target in targets_of(answer))
     caption = (
         f"The weakest strength of each defense that holds: {holds}. Of all words holds and of all "
         f"words leaks, any is wrong with at most {_percent(answer.question.error)}."
     )
-    return Table("calibration", caption, COLUMNS, tuple(rows))
+    return Table("calibration", caption, tuple(rows))
 
 
 def notes(answer: Answer) -> Iterator[str]:
     """What a reader has to know beside the table."""
-    for family in answer.families:
-        if answer.undefended.word == "leaks":
-            yield f"{outcome(family)}."
+    if answer.undefended.word == "leaks":
+        yield from (f"{outcome(family)}." for family in answer.families)
     if any(not cost.is_measurable for family in answer.families for cost in family.costs):
-        yield (
-            "Without a defense the model is not surely better than before training, so that no "
-            "cost can be told: train it longer."
-        )
-    sizes = [len(family.values) for family in answer.families]
-    error = Errors.shared(answer.question.error, sizes, 1, 1).holds
-    yield f"Attacked was {answer.rounds}, by {', '.join(answer.attacks)}."
-    for reached in answer.undefended.reached:
-        target = next(t for t in targets_of(answer) if t.name == reached.target)
-        if reached.blind is not None and (
-            floor := blind_floor(target, reached.blind, answer.undefended.available, error)
-        ):
-            yield floor
-    every = (answer.undefended, *(trial for family in answer.families for trial in family.tried))
-    for name, reached in ((trial.name, reached) for trial in every for reached in trial.reached):
-        if reached.contradictory:
-            yield (
-                f"CONTRADICTION: under {name} {reached.target} is surely "
-                f"{_beyond(reached, reached.low)}, and by what its noise leaves it should be "
-                f"{_within(reached, reached.bound)}: an assumption or a number is wrong."
-            )
-    yield (
-        f"{answer.jobs:,} attacks on captures were run; every strength on every client would be "
-        f"{answer.grid:,}."
-    )
+        yield sentence("calibrated.unlearned")
+    yield sentence("calibrated.by", rounds=answer.rounds, attacks=", ".join(answer.attacks))
+    for reached, target in zip(answer.undefended.reached, targets_of(answer), strict=True):
+        if reached.blind is not None and target.scaled(reached.blind) >= target.passes:
+            blind = f"{measured(target.name, reached.blind)} of {target.name}"
+            yield sentence("calibrated.blind", blind=blind, target=target.text())
+    yield sentence("calibrated.jobs", jobs=answer.jobs, grid=answer.grid)
     if not any(target.startswith("label_accuracy=") for target in answer.question.hold):
-        yield (
-            "Labels, members and other targets were not asked for; where rows have classes, "
-            "--hold label_accuracy=.7 would hold these."
-        )
-    yield (
-        "It is taken for granted that other clients are like these, and that what holds does so at "
-        "every greater strength; of those one more was tried. A stronger attack may still succeed."
-    )
-    yield (
-        f"The rows ({answer.rows}) are taken as public. Were they private, the search would have "
-        "to be charged to epsilon: it chose by what it read of them, without noise, so that the "
-        "epsilon of the chosen defense would not be that of the choice."
-    )
-
-
-def blind_floor(target: Target, blind: float, clients: int, error: float) -> str:
-    """That no defense, or not so few clients, can hold what a blind guess reaches; else empty.
-
-    Args:
-        target: what is to be held.
-        blind: mean of the guess that sees no update, in units of the target.
-        clients: that can be attacked.
-        error: of an upper bound.
-    """
-    reaches = f"reaches {measured(target.name, blind)} of {target.name}"
-    if target.scaled(blind) >= target.passes:
-        return (
-            f"A guess that sees no update {reaches} itself, so that no defense can hold "
-            f"{target.text()}."
-        )
-    needed = clients_needed(target, target.scaled(blind), error)
-    if needed <= clients:
-        return ""
-    return (
-        f"A guess that sees no update {reaches}. At that {target.text()} takes about {needed:,} "
-        f"clients to show, and there are {clients}: add clients, as a simulation may have more "
-        "than the federation that it stands for, or hold a greater value."
-    )
+        yield sentence("calibrated.labels")
+    yield sentence("calibrated.granted")
+    yield sentence("calibrated.public", rows=answer.rows)
 
 
 def text(answer: Answer, files: str) -> str:
     """For a terminal."""
+    if not answer.question.hold:
+        return "\n".join([*affordable(answer), files])
     said = [f"- {note}" for note in notes(answer)]
     return "\n".join([to_terminal(table(answer)), f"{headline(answer)}.", *said, files])
 
 
+def affordable(answer: Answer) -> Iterator[str]:
+    """The strongest strength of each family that costs no more than was asked, a line each."""
+    limits = " and ".join(f"{100 * v:g} % of {k}" for k, v in answer.question.lose.items())
+    yield f"The strongest that loses at most {limits}, mean of {len(answer.seeds)} seeds:"
+    for family in answer.families:
+        at, end = family.at or family.tried[0], family.end
+        lost = ", ".join(map(share_lost, at.costs)) or "what cannot be told: its training diverged"
+        if family.at is None:
+            yield f"- {family.title}: {end}: {at.name} loses {lost}"
+        else:
+            name = _value(family, at.index) if family.option else "as it is"
+            more = f", {end}" if end and family.option else ""
+            yield f"- {family.title}: {name}{more}; loses {lost}"
+
+
 def leakage(tried: Tried) -> str:
-    """The upper bound by each target: of these attacks, and of any where that is known."""
+    """The upper bound by each target."""
     return ", ".join(
-        f"{reached.target} {_within(reached, reached.high)}"
-        + ("" if reached.bound is None else f" (any attack: {_within(reached, reached.bound)})")
-        for reached in tried.reached
+        f"{reached.target} {_within(reached, reached.high)}" for reached in tried.reached
     )
 
 
@@ -265,22 +204,22 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _row(family: FamilyAnswer) -> tuple[Value, ...]:
-    at = family.at_weakest
+def _row(family: FamilyAnswer) -> dict[str, Value]:
+    at = family.at
     clients = at.clients if at else max((trial.clients for trial in family.tried), default=0)
-    return (
-        family.title,
-        "none" if at is None else _value(family, at.index) if family.option else "as it is",
-        bracket(family),
-        leakage(at) if at else "",
-        _lost(family),
-        clients,
-        family.jobs,
-    )
-
-
-def _undefended(tried: Tried) -> tuple[Value, ...]:
-    return (tried.name, "", tried.word, "", "", tried.clients, tried.jobs)
+    return {
+        "defense": family.title,
+        "weakest that holds": "none"
+        if at is None
+        else _value(family, at.index)
+        if family.option
+        else "as it is",
+        "bracket": bracket(family),
+        "leakage, surely at most": leakage(at) if at else "",
+        "utility lost": _lost(family),
+        "clients": clients,
+        "jobs": family.jobs,
+    }
 
 
 def _value(family: FamilyAnswer, index: int) -> str:
@@ -316,11 +255,7 @@ def _sureness(cost: Cost) -> str:
     return f", surely {asked}" if cost.sure else f", by the mean of {seeds} {asked}, not surely"
 
 
-def _within(reached: ReachedTarget, value: float | None) -> str:
-    side = "at most" if reached.more_is_worse else "at least"
-    return f"{side} {measured(reached.target, value)}"
-
-
-def _beyond(reached: ReachedTarget, value: float) -> str:
-    side = "at least" if reached.more_is_worse else "at most"
+def _within(reached: ReachedTarget, value: float, *, beyond: bool = False) -> str:
+    """``at most .2``, no more leakage than that; or no less."""
+    side = "at most" if reached.more_is_worse != beyond else "at least"
     return f"{side} {measured(reached.target, value)}"

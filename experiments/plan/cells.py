@@ -14,10 +14,10 @@ from experiments.plan.config import ExperimentConfig, Plan, parse_experiment
 from experiments.plan.levels import check_levels, contradiction
 from experiments.plan.overrides import set_value
 from fedsim.api.cell import CellFolder
-from fedsim.build import build, registry, suggest
-from fedsim.cell import CellConfig
+from fedsim.config.build import build, registry, suggest
+from fedsim.config.cell import CellConfig
 from fedsim.errors import ConfigError
-from fedsim.files import write_json
+from fedsim.store.files import write_json
 
 _SWEPT = ("task", "auxiliary", "federation", "server_knows", "capture", "probes", "candidates")
 _ENGINE = {"engine", "client_workers", "client_timeout", "client_gpus"}
@@ -40,13 +40,15 @@ class Cell(CellFolder):
         write_json(self.folder / "cell.json", self.config)
 
 
-def make_cells(plan: Plan, run: Path) -> list[Cell]:
+def make_cells(plan: Plan, run: Path, *, attacks: bool = True) -> list[Cell]:
     """All cells of a run, checked as far as possible without loading data or models.
+
+    Values of attacks' options are, where ``attacks`` says so: that loads their code.
 
     Raises:
         ConfigError: a defense, attack, metric, swept value or capture option is invalid.
     """
-    cells = [cell for experiment in plan.experiments for cell in _cells(experiment, run)]
+    cells = [cell for e in plan.experiments for cell in _cells(e, run, attacks=attacks)]
     if len({cell.name for cell in cells}) < len(cells):
         raise ConfigError(
             "sweep: two cells are identical. Sweep only options that change the captures."
@@ -54,10 +56,11 @@ def make_cells(plan: Plan, run: Path) -> list[Cell]:
     return cells
 
 
-def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
-    from experiments.plan.entries import entries
+def _cells(experiment: ExperimentConfig, run: Path, *, attacks: bool) -> Iterator[Cell]:
+    if attacks:
+        from experiments.plan.entries import entries
 
-    entries(experiment)
+        entries(experiment)
     check_metrics(experiment)
     chains = _chains(experiment)
     for settled in _swept(experiment):
@@ -109,11 +112,6 @@ def _check_capture(experiment: ExperimentConfig) -> None:
                     f"capture.{key}: {value} is out of range: the {what} of this federation are "
                     f"numbered {first} to {last}. Choose among these."
                 )
-    if experiment.capture.dtype == "float16" and federation.protocol == "fedavg":
-        raise ConfigError(
-            "capture.dtype: float16 rounds the weights that clients of FedAvg send by more than a "
-            "step changes them. Leave it out, or set federation.protocol = 'fedsgd'."
-        )
     if secure and probes.count:
         raise ConfigError(
             f"probes: {probes.count} probes were requested. A probe is a single client's update, "

@@ -20,14 +20,20 @@ from pydantic_core import ErrorDetails
 
 from experiments.plan.levels import Level, at_level
 from experiments.plan.overrides import override
-from fedsim.build import explain, explain_one, locate, nearest, suggest
-from fedsim.cell import AuxiliaryConfig, CandidatesConfig, CaptureConfig, ProbesConfig, TaskConfig
-from fedsim.config_section import ConfigSection
+from fedsim.config.build import explain, explain_one, locate, nearest, suggest
+from fedsim.config.cell import (
+    AuxiliaryConfig,
+    CandidatesConfig,
+    CaptureConfig,
+    ProbesConfig,
+    TaskConfig,
+)
+from fedsim.config.federation import FederationConfig
+from fedsim.config.named_code import allow
+from fedsim.config.section import ConfigSection
+from fedsim.config.server_knows import ServerKnows
+from fedsim.config.toml_source import check_values, read_toml
 from fedsim.errors import ConfigError, ConfigErrors
-from fedsim.federation import FederationConfig
-from fedsim.named_code import allow
-from fedsim.server_knows import ServerKnows
-from fedsim.toml_source import check_values, read_toml
 
 if TYPE_CHECKING:
     from fedsim.records import Modality  # imports torch

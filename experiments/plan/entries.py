@@ -11,7 +11,7 @@ from typing import Any
 
 from attacks import attack_classes
 from experiments.plan.config import ExperimentConfig
-from fedsim.build import build, changed_options, contained, options_of
+from fedsim.config.build import build, changed_options, contained, options_of
 from fedsim.defenses import build_chain
 from fedsim.defenses.base import Distortion
 from fedsim.errors import ConfigError
@@ -28,7 +28,7 @@ class Entry:
         options: all options as canonical JSON.
         adaptive: whether it uses the declared defense.
         estimates: distortions that it measures on the update itself.
-        infers: ``rows``, ``membership`` or ``properties``.
+        infers: ``rows`` or ``membership``.
     """
 
     label: str

@@ -23,12 +23,12 @@ from experiments.plan.config import Plan, VerdictRule
 from experiments.plan.overrides import override
 from fedsim import __version__
 from fedsim.api.run import RunFolder, check_version, check_whole, read_provenance, seal_of
-from fedsim.build import explain
-from fedsim.cell import CellConfig
+from fedsim.config.build import explain
+from fedsim.config.cell import CellConfig
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import SCHEMA, digest, read_record, write_bytes, write_json
-from fedsim.plain_files import check_path
 from fedsim.redaction import redacted
+from fedsim.store.files import SCHEMA, digest, read_record, write_bytes, write_json
+from fedsim.store.plain_files import check_path
 from fedsim.visible import say
 
 RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]

@@ -35,10 +35,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from experiments.plan.overrides import set_value
-from fedsim.cell import CaptureConfig, CellConfig
+from fedsim.config.cell import CaptureConfig, CellConfig
+from fedsim.config.federation import FederationConfig
+from fedsim.config.server_knows import ServerKnows
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
-from fedsim.server_knows import ServerKnows
 
 Level: TypeAlias = Literal["L1", "L2", "L3", "L4"]
 LEVELS: tuple[Level, ...] = get_args(Level)

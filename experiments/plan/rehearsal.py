@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from clients.probes import make_probes
 from experiments.plan.cells import Cell
 from experiments.plan.config import ExperimentConfig
-from fedsim.build import registry
-from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.build import registry
+from fedsim.config.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.setting import Setting, load_setting
 from fedsim.data.columns import find_label, label_candidates
 from fedsim.data.holdings import fresh_rows
 from fedsim.data.partition import partition
@@ -18,7 +19,6 @@ from fedsim.data.tables import locate, open_tables
 from fedsim.defenses import build_chain
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
-from fedsim.setting import Setting, load_setting
 from fedsim.tasks import initial_weights
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
@@ -93,10 +93,7 @@ def _kept_bytes(policy: CaptureConfig, reply: Tensors) -> int:
                 f"capture.tensors[{i}]: the clients send no tensor of {part!r}. They send "
                 f"{', '.join([*reply][:3])} and so on; write one or a part of it between dots."
             )
-    stored = [value for name, value in reply.items() if policy.keeps_tensor(name)]
-    if policy.dtype == "float16":
-        stored = [value.half() if value.is_floating_point() else value for value in stored]
-    return sum(value.nbytes for value in stored)
+    return sum(value.nbytes for name, value in reply.items() if policy.keeps_tensor(name))
 
 
 def _check_labels(config: TaskConfig, task: Task) -> None:

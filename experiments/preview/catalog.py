@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.plan.config import shipped
 from experiments.preview.manuals import pages, sentences
-from fedsim.toml_source import read_toml
+from fedsim.config.toml_source import read_toml
 
 
 def _attacks() -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.plan.config import ExperimentConfig, shipped
 from experiments.preview.manuals import ClassPage, page_of, pages, sections
-from fedsim.build import spelled, suggest
+from fedsim.config.build import spelled, suggest
 from fedsim.errors import ConfigError
 
 _WIDTH = 90

@@ -8,7 +8,7 @@ from attacks import attack_classes
 from attacks.base import Attack
 from attacks.feasibility import Feasibility, Prospect
 from experiments.preview.replies import replies
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 from fedsim.defenses import build_chain
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Rows, Tensors

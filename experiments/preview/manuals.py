@@ -18,10 +18,10 @@ from typing import Any, TypeAlias, get_args
 from pydantic import BaseModel, TypeAdapter
 
 from experiments.plan.config import ExperimentConfig
-from fedsim.build import misnamed, registry, suggest
-from fedsim.config_section import ConfigSection
+from fedsim.config.build import misnamed, registry, suggest
+from fedsim.config.section import ConfigSection
 from fedsim.errors import ConfigErrors
-from fedsim.files import Record
+from fedsim.store.files import Record
 
 FILE = Path(__file__).with_name("manuals.json")
 Sentences: TypeAlias = dict[str, str]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 from fedsim.data.partition import partition
 from fedsim.local.steps import schedule
 from fedsim.participation import cohorts_of, draw

@@ -1,4 +1,4 @@
-"""``fedsim show``: the cells, threat model and cost of an experiment, without running it."""
+"""``fedsim show --all``: the cells, threat model and cost of an experiment, without running it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from experiments.plan.config import Plan
 from experiments.plan.entries import entries
 from experiments.plan.levels import level_of
 from experiments.plan.rehearsal import Start, rehearse
-from experiments.preview.estimate import CostEstimate, estimate
+from experiments.preview.brief import captures as captures_of
 from experiments.preview.feasibility import feasible
 from experiments.preview.replies import replies
-from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
-from fedsim.build import build
-from fedsim.cell import CellConfig
-from fedsim.federation import FederationConfig
+from experiments.wording.catalogue import sentence
+from experiments.wording.threat import ThreatModel, threat_model
+from fedsim.config.build import build
+from fedsim.config.cell import CellConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.models.mode import has_train_mode
 from fedsim.records import PRIOR_ONLY
 
@@ -40,7 +41,6 @@ class PlannedCost:
         controls: upper bound on the further jobs that feed an attack with another client's reply.
         disk: upper bound on the bytes of the captures, without frozen parameters.
         job: the attack whose jobs hold most, the updates of one, and their bytes.
-        time: estimated run time.
     """
 
     parameters: int
@@ -50,7 +50,6 @@ class PlannedCost:
     controls: int
     disk: int
     job: tuple[str, int, int]
-    time: CostEstimate
 
     def text(self) -> str:
         """A few short lines."""
@@ -58,7 +57,7 @@ class PlannedCost:
         return (
             f"{self.captures} captures{probes} of {self.parameters:,} values: "
             f"{self.disk / 1e6:,.0f} MB on disk at most\n"
-            f"{self.jobs} attacked captures{self._controls()}{self._memory()}\n{self.time.text()}"
+            f"{self.jobs} attacked captures{self._controls()}{self._memory()}"
         )
 
     def _controls(self) -> str:
@@ -143,7 +142,7 @@ def _text(part: ShownPart) -> str:
     ]
     lines += [*part.idle]
     lines.append("")
-    lines += ["# threat model", ATTACKER]
+    lines += ["# threat model", sentence("threat.attacker")]
     for heading, facts in (
         ("knows", threat.granted),
         ("does not know", threat.withheld),
@@ -153,7 +152,7 @@ def _text(part: ShownPart) -> str:
             lines.append(f"{heading}: {'; '.join(facts)}")
     lines += [f"{what}: {value}" for what, value in threat.protocol]
     lines += [
-        f"out of scope: {OUT_OF_SCOPE}",
+        f"out of scope: {sentence('threat.out_of_scope')}",
         "",
         "# feasibility of exact attacks, from the content of a reply",
     ]
@@ -229,8 +228,8 @@ def _idle(cells: list[Cell], starts: dict[str, Start]) -> Iterator[str]:
 def _cost(cells: list[Cell], starts: dict[str, Start]) -> PlannedCost:
     weights = [starts[cell.name].weights.values() for cell in cells]
     parameters = max(sum(value.numel() for value in values) for values in weights)
-    captures = sum(_captures(cell.config) for cell in cells)
-    captured = sum(_captures(cell.config) * starts[cell.name].reply_bytes for cell in cells)
+    captures = sum(captures_of(cell.config) for cell in cells)
+    captured = sum(captures_of(cell.config) * starts[cell.name].reply_bytes for cell in cells)
     models = sum(
         len(cell.config.captured_rounds)
         * sum(value.nbytes for value in starts[cell.name].weights.values())
@@ -247,7 +246,6 @@ def _cost(cells: list[Cell], starts: dict[str, Start]) -> PlannedCost:
         again * sum(entry.key.attack != PRIOR_ONLY for entry in attacks),
         captured + models,
         heaviest_job(cells, starts),
-        estimate(cells, starts[cells[0].name], captures + again),
     )
 
 
@@ -259,14 +257,7 @@ def _fed_again(cell: Cell, start: Start) -> int:
     knows = config.server_knows
     uneven = knows.num_examples and len(sizes) > 1
     differ = knows.labels or uneven or (texts and knows.lengths)
-    return _captures(config) * cell.experiment.attack_stage.control_jobs if differ else 0
-
-
-def _captures(config: CellConfig) -> int:
-    """Number of captures; an upper bound if both participation and capture are partial."""
-    replies = config.federation.replies
-    clients = min(len(config.capture.clients) or replies, replies)
-    return len(config.captured_rounds) * (clients + config.probes.count)
+    return captures_of(config) * cell.experiment.attack_stage.control_jobs if differ else 0
 
 
 def heaviest_job(cells: Sequence[Cell], starts: Mapping[str, Start]) -> tuple[str, int, int]:

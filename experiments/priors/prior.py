@@ -20,12 +20,12 @@ from attacks.texts.language_prior import LanguagePrior
 from experiments.console import Console
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan
-from fedsim.cell import AuxiliaryConfig, CellConfig, TaskConfig
+from fedsim.config.cell import AuxiliaryConfig, CellConfig, TaskConfig
+from fedsim.config.setting import load_setting
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import Record, digest, read_record, write_json
 from fedsim.models import transformer
 from fedsim.seeds import derive, generator, seeded
-from fedsim.setting import load_setting
+from fedsim.store.files import Record, digest, read_record, write_json
 from fedsim.tasks import task_kind
 from fedsim.tasks.text import TextTask, texts_of
 

@@ -1,35 +1,27 @@
-"""Tables at the end of a chapter: signal and noise, norms by class, and bounds on any attack."""
+"""Tables at the end of a chapter: norms by class, and bounds on any attack."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from statistics import fmean, median
+from statistics import fmean
 from typing import TypeAlias
 
-from experiments.analysis.frames import PLACE, frame
-from experiments.analysis.keys import DefenseInSetting, FamilyKey
+from experiments.analysis.frames import frame
+from experiments.analysis.keys import FamilyKey
 from experiments.report.limit_tables import rank_table, success_table
-from experiments.report.naming import named_place
 from experiments.report.run_results import RunResults
-from experiments.report.tables import Number, Table, named
-from experiments.stages.signals import SignalRow, level, middle
+from experiments.report.tables import Number, Table
 from experiments.stages.updates import UpdateRow
+from experiments.wording.catalogue import sentence
 from experiments.wording.defense_names import cell_defense
 from experiments.wording.names import natural, settings
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 
 _MOST = 20
 """Largest number of columns that fits the page."""
 
 Maker: TypeAlias = Callable[[RunResults], Table | None]
 """What the cells of a chapter came to -> table; None if there is nothing to show."""
-
-
-def signal_to_noise(results: RunResults) -> Table | None:
-    """What each defense left of the update, and the size of what is sent."""
-    rows = results.signals
-    return signal_table(rows, settings(results.cells, {})) if rows else None
 
 
 def norms_by_class(results: RunResults) -> Table | None:
@@ -57,7 +49,6 @@ def _settings(results: RunResults) -> Mapping[str, str]:
 
 
 APPENDIX: dict[str, Maker] = {
-    "Signal and noise": signal_to_noise,
     "Updates by class": norms_by_class,
     "Whether exact attacks can work": rank_lights,
     "How often a guess can be right": success_bounds,
@@ -65,62 +56,10 @@ APPENDIX: dict[str, Maker] = {
 """Heading on the page -> the function that makes the table."""
 
 
-def appendix(results: RunResults, stem: str) -> dict[str, Table]:
-    """Heading -> table, for one chapter; ``stem`` is the prefix of the tables' names."""
+def appendix(results: RunResults) -> dict[str, Table]:
+    """Heading -> table, for one chapter."""
     tables = {heading: make(results) for heading, make in APPENDIX.items()}
-    return {
-        heading: named([table], stem)[table.name]
-        for heading, table in tables.items()
-        if table is not None
-    }
-
-
-def signal_table(rows: Iterable[SignalRow], labels: Mapping[str, str]) -> Table:
-    """One row per setting and defense: medians over the updates of clients, and the packed size.
-
-    A dash stands for an update, or a tensor, that the defense did not change.
-
-    Args:
-        rows: those of probes are ignored.
-        labels: cell -> its setting.
-    """
-    unprobed = [row for row in rows if row.probe == "none"]
-    updates = frame(unprobed, SignalRow).assign(setting=[labels[row.cell] for row in unprobed])
-    groups = {DefenseInSetting(*key): part for key, part in updates.groupby(PLACE)}
-    return Table(
-        "signals",
-        "What each defense left of the clean update: norm of the clean update over norm of the "
-        "change made by the defense, in dB, median over the updates; for the whole update and by "
-        "tensor. Then the size of the packed update, and its ratio to the dense one. A dash: the "
-        "defense changed nothing there.",
-        (
-            *("setting", "defense", "updates", "signal (dB)", "lowest tensor (dB)"),
-            *("median tensor (dB)", "highest tensor (dB)", "packed KiB", "share of dense"),
-        ),
-        tuple(
-            (
-                *named_place(place),
-                len(part),
-                *(_number(part[name]) for name in ("signal", "lowest", "middle", "highest")),
-                Number(median(part.bytes.tolist()) / 1024),
-                Number(int(part.bytes.sum()) / int(part.dense.sum())),
-            )
-            for place, part in sorted(groups.items(), key=lambda item: _order(item[0]))
-        ),
-    )
-
-
-def _order(place: DefenseInSetting) -> tuple[object, ...]:
-    return (
-        natural(place.setting),
-        place.defense != "none",
-        natural(place.defense + place.defense_options),
-    )
-
-
-def _number(signals: Iterable[float | None]) -> Number | None:
-    decibels = middle(map(level, signals))
-    return None if decibels == math.inf else Number(decibels, "dB")
+    return {heading: table.filled for heading, table in tables.items() if table is not None}
 
 
 def class_norms(rows: Iterable[UpdateRow], cells: Mapping[str, CellConfig]) -> Table | None:
@@ -146,20 +85,17 @@ def class_norms(rows: Iterable[UpdateRow], cells: Mapping[str, CellConfig]) -> T
         (FamilyKey(*key) for key in counts.index),
         key=lambda place: (natural(place.setting), place.defense != "none", natural(place.defense)),
     )
-    return Table(
-        "norms-by-class",
-        "Mean norm of the updates that stand for a single example, by the class of the example. "
-        "The examples of a class with nearly no gradient, for instance one that the weights are "
-        "certain of, are safe for that reason alone, and a mean over classes says little.",
-        ("setting", "defense", "updates", *(f"class {label}" for label in sorted(classes))),
-        tuple(
-            (
-                *(setting, defense, int(counts[setting, defense])),
-                *(
-                    Number(float(means[key])) if key in means else None
-                    for key in ((setting, defense, label) for label in sorted(classes))
-                ),
-            )
-            for setting, defense in ordered
-        ),
+    lines = tuple(
+        {
+            "setting": setting,
+            "defense": defense,
+            "updates": int(counts[setting, defense]),
+            **{
+                f"class {label}": Number(float(means[key])) if key in means else None
+                for label in sorted(classes)
+                for key in [(setting, defense, label)]
+            },
+        }
+        for setting, defense in ordered
     )
+    return Table("norms-by-class", sentence("table.norms-by-class"), lines)

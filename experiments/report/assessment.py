@@ -18,10 +18,11 @@ from experiments.report.naming import attack_label, named_place
 from experiments.report.numbers import useful
 from experiments.report.reasons import share_bound
 from experiments.report.register import register, untried
-from experiments.report.statements import defended, undefended
+from experiments.report.statements import stated
+from experiments.wording.catalogue import sentence
 from experiments.wording.defense_names import spoken
 from experiments.wording.names import title
-from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE, threat_model
+from experiments.wording.threat import threat_model
 from fedsim.api.findings import (
     DOUBTFUL,
     Conclusion,
@@ -32,12 +33,12 @@ from fedsim.api.findings import (
     UtilityCost,
     WorstPerson,
 )
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 from fedsim.defenses import build_chain
 from fedsim.defenses.base import Defense
-from fedsim.files import write_json
 from fedsim.records import LOST
 from fedsim.redaction import redacted
+from fedsim.store.files import write_json
 from fedsim.tasks import from_elsewhere
 
 FINDINGS = "findings.json"
@@ -59,7 +60,7 @@ class Assessment:
         """All of it."""
         attacks = tuple(register(self.run, self.sections, self.run.provenance))
         return Findings(
-            attacker=ATTACKER,
+            attacker=sentence("threat.attacker"),
             systems=tuple(map(self._system, self.sections)),
             attacks=attacks,
             untried=tuple(untried(self.run, self.sections, attacks)),
@@ -100,36 +101,29 @@ class Assessment:
                 for risk in _open(verdict):
                     yield Risk(risk=risk, source=f"verdict on {where}")
                 if verdict.rows != "leaks" and verdict.clients:
-                    share = share_bound(verdict.verbatim)
-                    yield Risk(
-                        risk=f"Up to {share} of clients may have an example that comes back "
-                        "exactly: no more were attacked.",
-                        source=f"worst person under {where}",
-                    )
+                    risk = sentence("risk.exact", share=share_bound(verdict.verbatim))
+                    yield Risk(risk=risk, source=f"worst person under {where}")
                 if lost := sum(verdict.jobs[status] for status in LOST):
-                    yield Risk(
-                        risk=f"{lost} attacks failed or were cut short.",
-                        source=f"register, {where}",
-                    )
-        yield Risk(
-            risk="A stronger attack, or an attacker who knows more, may succeed where these fail.",
-            source="the attacks of the register, under its budgets",
-        )
-        yield Risk(risk=OUT_OF_SCOPE, source="threat model")
-        yield Risk(
-            risk="Other data, models or clients may leak more than those that were simulated.",
-            source="the system that is described here",
-        )
+                    risk = sentence("risk.lost", jobs=lost)
+                    yield Risk(risk=risk, source=f"register, {where}")
+        for reason, source in _ALWAYS.items():
+            yield Risk(risk=sentence(reason), source=source)
+
+
+_ALWAYS = {
+    "risk.stronger": "the attacks of the register, under its budgets",
+    "threat.out_of_scope": "threat model",
+    "risk.other": "the system that is described here",
+}
+"""Open risks of any run, and their sources."""
 
 
 def _open(verdict: Verdict) -> Iterator[str]:
     if verdict.word in ("leaks", "labels leak", "members leak"):
         grade = f", {verdict.grade}" if verdict.grade else ""
         yield f"{verdict.word.capitalize()}{grade}."
-    if verdict.rows == "not decided":
-        yield "It is not decided whether private rows leak."
-    if verdict.rows == "not attacked":
-        yield "Whether private rows leak was not tested."
+    if verdict.rows in ("not decided", "not attacked"):
+        yield sentence(f"risk.{verdict.rows}")
 
 
 def _where(section: TaskFindings, verdict: Verdict) -> str:
@@ -141,10 +135,7 @@ def _conclusions(section: TaskFindings) -> Iterator[Conclusion]:
     bases = {v.setting: v for v in section.evidence.verdicts if v.defense == "none"}
     for verdict in section.evidence.verdicts:
         setting, name = named_place(verdict.place)
-        if verdict.defense == "none":
-            said = undefended(section, verdict)
-        else:
-            said = defended(section, verdict, bases.get(verdict.setting))
+        said = stated(section, verdict, bases.get(verdict.setting))
         strongest = verdict.strongest
         yield Conclusion(
             dataset=section.dataset,
@@ -198,17 +189,11 @@ def _utility(section: TaskFindings) -> Iterator[UtilityCost]:
 
 def _flow(cells: Sequence[CellConfig]) -> Iterator[str]:
     run = cells[0].federation
-    yield f"{run.clients} clients hold the private rows, which never leave them."
-    yield "In each round the server sends the global model to the clients that take part."
-    what = "the gradient of a batch" if run.protocol == "fedsgd" else "its trained weights"
     parts = {str(part.get("name")) for cell in cells for part in cell.defense} - {"none"}
-    defended = " A defense may change it before it is sent." if parts else ""
-    yield f"Each of them computes {what} on its own rows and sends it to the server.{defended}"
-    if run.cohort > 1:
-        yield f"The server sees sums over {run.cohort} clients alone (secure aggregation)."
-    else:
-        yield "The server sees every client's own reply, and keeps what it received."
-    yield "The attacks of the register read these replies and what the server was told, no more."
+    yield sentence("flow.clients", clients=run.clients)
+    yield sentence(f"flow.{run.protocol}")
+    yield from [sentence("flow.defended")] if parts else []
+    yield sentence("flow.sums" if run.cohort > 1 else "flow.replies", cohort=run.cohort)
 
 
 def _unmet(cell: CellConfig) -> Iterator[str]:
@@ -219,13 +204,6 @@ def _unmet(cell: CellConfig) -> Iterator[str]:
         if unmet:
             yield from (f"{level}: {condition.option} {condition.needs}" for condition in unmet)
             return
-
-
-_CAVEAT = (
-    "The noise is float32 from a seeded generator, which serves to measure leakage, not to keep "
-    "secrets. Epsilon of dp_sgd assumes Poisson sampling, and clients shuffle. Choosing among runs "
-    "by their results is not counted."
-)
 
 
 def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[PrivacyCard]:
@@ -246,17 +224,15 @@ def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[Privac
             yield PrivacyCard(
                 setting=setting,
                 defense=name,
-                unit="one example of a client"
-                if chain.unit == "example"
-                else "everything that a client sends in a round",
+                unit=sentence(f"privacy.{chain.unit}"),
                 neighbours=_neighbours(private),
-                trust="local: each client adds its own noise, and the server need not be trusted",
+                trust=sentence("privacy.trust"),
                 mechanism="clipping and Gaussian noise",
                 claimed=claimed.value,
                 delta=private.gaussian.delta if private.gaussian else 0.0,
                 rounds=cell.federation.rounds,
                 audited=_audited(audits, place, cells),
-                caveat=_CAVEAT,
+                caveat=sentence("privacy.caveat"),
             )
 
 

@@ -17,10 +17,10 @@ from experiments.report.naming import attack_label
 from experiments.report.tables import Number
 from experiments.stages.coverage import EXACT_PSNR
 from experiments.wording.names import show
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 from fedsim.defenses import build_chain
-from fedsim.files import read_record
 from fedsim.records import PRIOR_ONLY, Modality, SimulationRecord
+from fedsim.store.files import read_record
 
 _ERROR = "mse"
 """Images are bracketed by the PSNR of their mean squared error: bounds are on means of errors, and

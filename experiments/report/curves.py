@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pandas as pd
+
 from experiments.analysis.findings import CURVES, Leakage, Result, RoundUtility, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.report.figures import (
@@ -100,11 +102,9 @@ def window(rounds: int) -> int:
 
 def running_mean(values: Sequence[float], width: int) -> list[float]:
     """The mean over ``width`` neighbours, over fewer at both ends; NaN stays and is left out."""
-    half, means = width // 2, []
-    for i, value in enumerate(values):
-        near = [value for value in values[max(0, i - half) : i + half + 1] if not math.isnan(value)]
-        means.append(math.nan if math.isnan(value) else sum(near) / len(near))
-    return means
+    series = pd.Series(values, dtype=float)
+    means = series.rolling(width, center=True, min_periods=1).mean()
+    return list(means.where(series.notna()))
 
 
 def smoothed(measured: Sequence[RoundUtility], name: str, width: int) -> list[float]:

@@ -136,8 +136,6 @@ def panel(
     heading: str,
     draw: Callable[[Axes], None],
     size: Size = (4.2, 3.5),
-    *,
-    legend: bool = True,
 ) -> Figure:
     """A figure of one pair of axes, its legend below."""
 
@@ -145,8 +143,7 @@ def panel(
         axes = canvas.add_subplot()
         draw(axes)
         head(axes, heading)
-        if legend:
-            legend_below(canvas, size[0])
+        legend_below(canvas, size[0])
 
     return figure(name, caption, fill, size)
 

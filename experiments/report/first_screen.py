@@ -9,88 +9,90 @@ from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.hits import EXACT_MAIN
 from experiments.analysis.keys import DefenseInSetting
-from experiments.report.answers import names
 from experiments.report.brackets import Bracket
 from experiments.report.gallery import attack_of
 from experiments.report.naming import bare, unit_of_main
+from experiments.report.reasons import variant
+from experiments.report.statements import names
+from experiments.report.tables import Number
 from experiments.stages.gallery import Shown
-from experiments.wording.catalogue import sentence, texts
-from experiments.wording.defense_names import defense_name, spoken
-from experiments.wording.names import show, title
-from experiments.wording.prose import capital
+from experiments.wording.catalogue import Said, say, sentence, sentences
+from experiments.wording.defense_names import defense_name
+from experiments.wording.names import title
+from experiments.wording.prose import capital, listed
 
+_SINGLES = ("beyond", "recovered", "exact")
 _OPEN = ("no leak found", "not decided", "not attacked")
+_BOUNDS = 3
+"""Defenses whose bounds the first screen names; the table has all of them."""
 
 
-def worst(section: TaskFindings, examples: Sequence[Shown]) -> str:
+def worst(section: TaskFindings, examples: Sequence[Shown]) -> Said | None:
     """The example that came back best, and the best under the defense that leaks least.
 
     A guess that comes no nearer than one that never saw the update has no victim.
     """
     by_place: dict[DefenseInSetting, Shown] = {}
     for example in examples:
-        if example.blind and not example.certified:
-            continue
         place = section.by_cell.get(example.cell)
-        if place is None or example.value is None:
+        if place is None or (example.blind and not example.certified) or example.value is None:
             continue
         before = by_place.get(place)
-        if before is None or before.value is None or example.value > before.value:
+        if before is None or _value(example) > _value(before):
             by_place[place] = example
     if not by_place:
-        return sentence("victim.none") if any(example.blind for example in examples) else ""
+        return say("victim.none") if any(example.blind for example in examples) else None
     most = max(by_place, key=lambda place: _value(by_place[place]))
-    said = _said(section, most, by_place[most])
+    victim = capital(_victim(section, most, by_place[most]))
     defended = [place for place in by_place if place.defense != "none"]
     least = min(defended, key=lambda place: _value(by_place[place]), default=most)
-    if least != most:
-        said += f"; where least came back, {_said(section, least, by_place[least])}"
-    return capital(said)
+    if least == most:
+        return say("victim.worst", victim=victim)
+    return say("victim.both", victim=victim, least=_victim(section, least, by_place[least]))
 
 
 def _value(example: Shown) -> float:
     return -math.inf if example.value is None else example.value
 
 
-def _said(section: TaskFindings, place: DefenseInSetting, example: Shown) -> str:
+def _victim(section: TaskFindings, place: DefenseInSetting, example: Shown) -> str:
+    name = defense_name(place.defense, place.defense_options)
     unit = unit_of_main(section)
-    after = f" {unit}" if unit != "1" else ""
-    where = bare(section)
-    if place.defense != "none":
-        where = f"under {defense_name(place.defense, place.defense_options)}"
-    metric = "" if unit != "1" else f"{title(section.main)} "
     exact = _value(example) >= EXACT_MAIN[section.main]
-    proof = (", certified" if exact else ", FALSELY CERTIFIED") if example.certified else ""
-    value = f"{metric}{show(example.value, unit)}{after}"
-    return (
-        f"{where}, client {example.client} in round {example.round}: {value} "
-        f"by {attack_of(section, example.attack, example.attack_options)}{proof}"
+    proof = sentence("victim.certified" if exact else "victim.false") if example.certified else ""
+    return sentence(
+        "victim.one",
+        where=bare(section) if place.defense == "none" else f"under {name}",
+        client=example.client,
+        round=example.round,
+        value=f"{'' if unit != '1' else f'{title(section.main)} '}"
+        + Number(_value(example), unit).said,
+        attack=attack_of(section, example.attack, example.attack_options),
+        proof=proof,
     )
 
 
-def changes(section: TaskFindings, brackets: Mapping[DefenseInSetting, Bracket]) -> Iterator[str]:
+def changes(section: TaskFindings, brackets: Mapping[DefenseInSetting, Bracket]) -> Iterator[Said]:
     """What would decide what is open, and how far a stronger attack could get at most."""
     open_ = [verdict for verdict in section.evidence.verdicts if verdict.rows in _OPEN]
-    for kind, advice in texts("decide").items():
-        who = [
-            verdict for verdict in open_ if any(reason.kind == kind for reason in verdict.reasons)
-        ]
-        if who:
-            yield advice.format(who=_names(who), attack=_attack(who))
-    needed = {id(verdict): _clients(verdict) for verdict in open_}
-    few = [verdict for verdict in open_ if needed[id(verdict)]]
-    if few:
-        most = max(needed[id(verdict)] for verdict in few)
-        yield f"about {most:,} clients under {_names(few)}, instead of {_range(few)}"
-    if (
-        untried := [verdict for verdict in open_ if verdict.word == "not attacked"]
-    ) and not brackets:
-        yield f"an attack that can run under {_names(untried)}"
-    known = [(brackets[verdict.place], verdict) for verdict in open_ if verdict.place in brackets]
-    for both, verdict in known[:3]:
+    known = {id(v): {f"decide.{variant(reason)}" for reason in v.reasons} for v in open_}
+    for reason in (reason for reason in sentences() if reason.startswith("decide.")):
+        if those := [verdict for verdict in open_ if reason in known[id(verdict)]]:
+            yield say(reason, where=_where(section, those), attack=_attack(those))
+    if few := [verdict for verdict in open_ if _clients(verdict)]:
+        most = max(map(_clients, few))
+        yield say("change.clients", most=most, where=_where(section, few), now=_range(few))
+    alone = [v for v in open_ if v not in few and any(r.kind in _SINGLES for r in v.reasons)]
+    if alone:
+        yield say("change.singles", where=_where(section, alone))
+    untried = [verdict for verdict in open_ if verdict.word == "not attacked"]
+    if untried and not brackets:
+        yield say("change.untried", where=_where(section, untried))
+    for verdict in [verdict for verdict in open_ if verdict.place in brackets][:_BOUNDS]:
+        both = brackets[verdict.place]
         if both.least is not None and (both.most or both.assumed or both.exact):
-            what = "the cause of this" if both.contradictory else "a stronger attack"
-            yield f"{what} on {_names([verdict])}: {both.said}"
+            reason = "change.contradiction" if both.contradictory else "change.bound"
+            yield say(reason, where=_where(section, [verdict]), bracket=both.said)
 
 
 def _attack(verdicts: Iterable[Verdict]) -> str:
@@ -105,11 +107,13 @@ def _clients(verdict: Verdict) -> int:
     return round(max((count for count in known if math.isfinite(count)), default=0.0))
 
 
-def _names(verdicts: Iterable[Verdict]) -> str:
-    distinct = dict.fromkeys(
-        spoken(defense_name(verdict.defense, verdict.defense_options)) for verdict in verdicts
+def _where(section: TaskFindings, verdicts: Collection[Verdict]) -> str:
+    """``without a defense and under sign``."""
+    undefended = [bare(section)] if any(v.defense == "none" for v in verdicts) else []
+    defended = dict.fromkeys(
+        defense_name(v.defense, v.defense_options) for v in verdicts if v.defense != "none"
     )
-    return names(list(distinct))
+    return listed([*undefended, *([f"under {names(list(defended))}"] if defended else [])])
 
 
 def _range(verdicts: Collection[Verdict]) -> str:

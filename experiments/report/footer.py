@@ -1,39 +1,38 @@
-"""The end of the page: definitions, provenance and cost of the run."""
+"""The end of a page: definitions, provenance and cost of the run."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from experiments.analysis.statistics import FEW
 from experiments.plan.folder import STAGES
-from experiments.wording.names import duration, flatten, option
+from experiments.stages.coverage import THRESHOLDS
+from experiments.wording.catalogue import terms
+from experiments.wording.names import duration, option, title
 from fedsim.metrics.base import Metric
+from fedsim.redaction import redacted
 
 
-def definition(metric: type[Metric]) -> str:
-    """The docstrings of the metric and of the classes that it has its formula from."""
-    texts = []
-    for kind in metric.__mro__:
-        texts.append(_said(kind))
-        if "score" in vars(kind):
-            break
-    return " ".join(texts)
+def footer(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What a page says of its run beside the answer, for the layout of all pages."""
+    return {
+        "cover": _cover(provenance),
+        "cost": cost(provenance),
+        "provenance": [(key, redacted(value)) for key, value in provenance_lines(provenance)],
+    }
 
 
 def summary(metric: type[Metric]) -> str:
     """The first paragraph of the metric's docstring, which is one sentence."""
-    return " ".join(_said(metric).partition("\n\n")[0].split())
+    said = inspect.cleandoc(metric.__doc__ or "").replace("``", "")
+    return " ".join(said.partition("\n\n")[0].split())
 
 
-def _said(kind: type) -> str:
-    return inspect.cleandoc(kind.__doc__ or "").replace("``", "")
-
-
-def provenance_lines(provenance: Mapping[str, Any], *, full: bool) -> list[tuple[str, str]]:
-    """Where the run comes from, by dotted key; unless in full, what stages share in one line."""
-    if full:
-        return [(key, option(value)) for key, value in flatten(provenance).items()]
+def provenance_lines(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Where the run comes from; what stages share stands in one line."""
     lines = []
     for key, value in provenance.items():
         if not isinstance(value, Mapping):
@@ -53,7 +52,7 @@ def cost(provenance: Mapping[str, Any]) -> str:
     return ", ".join(parts) + (f", on {cpus} CPUs" if parts and cpus else "")
 
 
-def cover(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _cover(provenance: Mapping[str, Any]) -> dict[str, str]:
     """What a printed page says first of its run: date, version and the commits of its stages."""
     commits = dict.fromkeys(map(option, provenance.get("commits", {}).values()))
     lines = {
@@ -61,4 +60,20 @@ def cover(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
         "fedsim": option(provenance.get("fedsim", "not noted")),
         "Commit": ", ".join(commits) or "not noted",
     }
-    return list(lines.items())
+    return {key: redacted(value) for key, value in lines.items()}
+
+
+def glossary(page: str) -> list[tuple[str, str]]:
+    """Terms that the text of a page holds, and what they mean."""
+    return [
+        (term, meaning.format(few=FEW, **THRESHOLDS))
+        for term, (pattern, meaning) in terms().items()
+        if re.search(rf"(?<!\w)(?:{pattern})", page, re.IGNORECASE)
+    ]
+
+
+def metric_terms(
+    classes: Mapping[str, type[Metric]], shown: Collection[str]
+) -> list[tuple[str, str]]:
+    """The metrics that are shown, each with a sentence on it."""
+    return [(title(name), summary(kind)) for name, kind in classes.items() if name in shown]

@@ -1,4 +1,4 @@
-"""What a run says to a terminal: its closing table, and which defenses a gate finds open."""
+"""What a run says to a terminal: its closing table."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Findings, TaskFindings
-from experiments.analysis.gate import where
-from experiments.report.costs import brief_cost
-from experiments.report.doubts import refusals
-from experiments.report.naming import attack_label, bare_name
-from experiments.report.reasons import phrases
-from experiments.report.statements import no_leak, recovered, things, word_of
+from experiments.report.costs import signed
+from experiments.report.details import recovered, refusals
+from experiments.report.naming import attack_label, bare_name, things
+from experiments.report.numbers import useful
+from experiments.report.statements import word_of
 from experiments.wording.defense_names import defense_name
-from fedsim.files import read_record
+from experiments.wording.names import title
 from fedsim.records import PRIOR_ONLY
+from fedsim.store.files import read_record
 
 _MOST = 12
 """Defenses that the closing table shows."""
@@ -112,38 +112,17 @@ def _row(section: TaskFindings, verdict: Verdict, where: str) -> ClosingRow:
         blind="" if blind is None else f"{blind:.3g}",
         worst="" if known is None else f"{known.worst:.3g}",
         recovered=f"{counts[0]} of {counts[1]} {things(section)}" if counts else "",
-        cost=brief_cost(section, verdict).strip(),
+        cost=_cost(section, verdict),
         refused=refused,
     )
+
+
+def _cost(section: TaskFindings, verdict: Verdict) -> str:
+    change = useful(section, verdict.place)[1]
+    return f"{title(section.utility_name or '')} {signed(change)}" if change else ""
 
 
 def _refused(section: TaskFindings, verdict: Verdict) -> str:
     """Which attacks refused every victim, and why: ``LAMP refused: no prior``."""
     known = refusals(section, verdict.place).items()
     return "; ".join(f"{name} refused{f': {reason}' if reason else ''}" for name, reason in known)
-
-
-def open_verdicts(findings: Findings, defense: str | None = None) -> Iterator[str]:
-    """A line for each defense that is not judged ``no leak above X found``.
-
-    That takes an attack which leaks without a defense, so that undefended victims are held to it
-    only where nothing else was attacked, or by name.
-
-    Args:
-        findings: judged with the smallest effect that is asked for.
-        defense: the only one that is asked for, by its name in experiment files.
-    """
-    tested = 0
-    for section in findings.sections:
-        verdicts = section.evidence.verdicts
-        every = {verdict.defense for verdict in verdicts}
-        asked = {defense} if defense is not None else every - {"none"} or every
-        for verdict in verdicts:
-            tested += verdict.defense in asked
-            if verdict.defense in asked and verdict.word not in ("no leak found", "holds by bound"):
-                grade = f" ({verdict.grade})" if verdict.word == "leaks" else ""
-                why = "".join(f"; {reason}" for reason in phrases(section, verdict))
-                said = f"{word_of(section, verdict)}{grade}{why}"
-                yield f"{where(verdict.place)}: {said} (asked: {no_leak(section, verdict)})"
-    if not tested:
-        yield "no attack was run, so that nothing was tested"

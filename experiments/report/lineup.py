@@ -12,7 +12,7 @@ from experiments.report.naming import attack_label
 from experiments.stages.gallery import LINED_UP, Shown, ranks
 from experiments.wording.catalogue import sentence
 from experiments.wording.defense_names import defense_name
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,13 @@ from fedsim.records import AttackKey
 
 
 def named_place(place: DefenseInSetting) -> tuple[str, str]:
-    """The columns ``setting`` and ``defense``."""
+    """Setting and defense."""
     return place.setting, defense_name(place.defense, place.defense_options)
+
+
+def placed(place: DefenseInSetting) -> dict[str, str]:
+    """The same as columns of a table."""
+    return dict(zip(("setting", "defense"), named_place(place), strict=True))
 
 
 def place_of(section: TaskFindings) -> str:
@@ -57,3 +62,8 @@ def unit_of(section: TaskFindings, metric: str) -> str:
 def unit_of_main(section: TaskFindings) -> str:
     """Unit of the metric that the verdicts rest on."""
     return "dB" if section.modality == "image" else "1"
+
+
+def things(section: TaskFindings) -> str:
+    """What the private examples are."""
+    return "images" if section.modality == "image" else "texts"

@@ -12,8 +12,8 @@ from experiments.analysis.findings import TaskFindings
 from experiments.analysis.frames import ATTACK, PLACE, frame
 from experiments.analysis.keys import DefenseInSetting
 from experiments.report.figures import INK, Figure, frame_shares, panel, strokes
-from experiments.report.naming import attack_label, named_place, place_of
-from experiments.report.tables import Number, Table
+from experiments.report.naming import attack_label, named_place, place_of, placed
+from experiments.report.tables import Number, Table, Value
 from experiments.stages.coverage import Coverage
 from fedsim.records import AttackKey
 
@@ -66,26 +66,25 @@ def _by_round(
 
 def union_table(section: TaskFindings, recovered: Sequence[RecoveredRows]) -> Table:
     """One row per attack, defense and round, for attacks that were exact at least once."""
-    exact = _exact_once(recovered)
-    return Table(
-        "coverage",
+    rows: tuple[dict[str, Value], ...] = tuple(
+        {
+            **placed(known.place),
+            "attack": attack_label(section, known.attacker),
+            "round": known.round,
+            "used": known.used,
+            "exact": known.exact,
+            "share": Number(known.exact / known.used, "1"),
+            "exact and certified": known.recovered,
+            "false certificates": known.false,
+        }
+        for known in _exact_once(recovered)
+    )
+    caption = (
         "Distinct private rows that the clients have used up to each captured round, how many of "
         "them the attack has recovered exactly, and how many of these it also certified: "
-        f"{place_of(section)}.",
-        (
-            *("setting", "defense", "attack", "round", "used"),
-            *("exact", "share", "exact and certified", "false certificates"),
-        ),
-        tuple(
-            (
-                *named_place(rows.place),
-                attack_label(section, rows.attacker),
-                *(rows.round, rows.used, rows.exact, Number(rows.exact / rows.used, "1")),
-                *(rows.recovered, rows.false),
-            )
-            for rows in exact
-        ),
+        f"{place_of(section)}."
     )
+    return Table("coverage", caption, rows)
 
 
 def union_figures(

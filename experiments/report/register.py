@@ -27,7 +27,6 @@ _Place: TypeAlias = tuple[str, str, str]
 OBJECTIVES: Mapping[str, Objective] = {
     "rows": "data reconstruction",
     "membership": "membership inference",
-    "properties": "property inference",
 }
 _ENTIRE = (
     "model extraction: not applicable, as the server owns the model",
@@ -100,38 +99,36 @@ def _inferences(
     configs = {cell.name: cell.config for cell in run.cells}
     labels = settings(configs, {cell.name: cell.experiment.name for cell in run.cells})
     budget = next(iter(budgets.values()))
-    inferences = {"membership": run.membership, "properties": run.properties}
-    for kind in inferences:
-        rows = tried(inferences[kind])
-        attacks, by_attack = labels_of(rows), defaultdict[_Place, list[ScoreRow]](list)
-        for row in rows:
-            if row.control == "none":
-                defense = defense_name(row.defense, row.defense_options)
-                by_attack[labels[row.cell], defense, attacks[row.attack_key]].append(row)
-        outcomes = defaultdict[_Place, list[str]](list)
-        for finding in inferred(rows, labels, configs):
-            if finding.round is None and finding.control == SEEN:
-                key = finding.setting, finding.defense, finding.attack
-                outcomes[key].append(_inference(finding))
-        for key, scored in by_attack.items():
-            captures = {(row.cell, row.round, row.client): row for row in scored}.values()
-            counts = Counter(row.status for row in captures)
-            jobs: dict[str, int] = {status: counts[status] for status in STATUSES}
-            problems = Counter((row.status, row.reason) for row in captures)
-            for outcome in outcomes[key] or [_none([(*what, n) for what, n in problems.items()])]:
-                yield Tested(
-                    objective=OBJECTIVES[kind],
-                    setting=key[0],
-                    defense=spoken(key[1]),
-                    attack=key[2],
-                    what="",
-                    options="",
-                    adapted=False,
-                    budget=budget,
-                    jobs=jobs,
-                    outcome=outcome,
-                    **common,
-                )
+    rows = tried(run.membership)
+    attacks, by_attack = labels_of(rows), defaultdict[_Place, list[ScoreRow]](list)
+    for row in rows:
+        if row.control == "none":
+            defense = defense_name(row.defense, row.defense_options)
+            by_attack[labels[row.cell], defense, attacks[row.attack_key]].append(row)
+    outcomes = defaultdict[_Place, list[str]](list)
+    for finding in inferred(rows, labels, configs):
+        if finding.round is None and finding.control == SEEN:
+            key = finding.setting, finding.defense, finding.attack
+            outcomes[key].append(_inference(finding))
+    for key, scored in by_attack.items():
+        captures = {(row.cell, row.round, row.client): row for row in scored}.values()
+        counts = Counter(row.status for row in captures)
+        jobs: dict[str, int] = {status: counts[status] for status in STATUSES}
+        problems = Counter((row.status, row.reason) for row in captures)
+        for outcome in outcomes[key] or [_none([(*what, n) for what, n in problems.items()])]:
+            yield Tested(
+                objective=OBJECTIVES["membership"],
+                setting=key[0],
+                defense=spoken(key[1]),
+                attack=key[2],
+                what="",
+                options="",
+                adapted=False,
+                budget=budget,
+                jobs=jobs,
+                outcome=outcome,
+                **common,
+            )
 
 
 def _inference(finding: Finding) -> str:

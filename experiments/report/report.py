@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.analysis.findings import Findings, Problem, TaskFindings
@@ -12,25 +12,17 @@ from experiments.console import Console
 from experiments.report.chapter import Chapter
 from experiments.report.page import render
 from experiments.report.run_results import read_results
-from experiments.report.tables import Table, to_csv, write_table
+from experiments.report.tables import Table, to_csv
 from experiments.wording.names import title
-from fedsim.files import write_bytes
-from fedsim.plain_files import make_private
 from fedsim.redaction import redacted
+from fedsim.store.files import write_bytes
+from fedsim.store.plain_files import make_private
 
-WHERE = ("task", "dataset", "model", "protocol")
-
-PAGES = {False: "index.html", True: "full.html"}
-"""In full or not -> the file of the page."""
+PAGE = "index.html"
 
 
 def write_report(
-    run: Path,
-    findings: Findings,
-    *,
-    redact: bool = False,
-    full: bool = False,
-    console: Console | None = None,
+    run: Path, findings: Findings, *, redact: bool = False, console: Console | None = None
 ) -> Path:
     """Write ``report/`` of a run folder; returns the page.
 
@@ -41,8 +33,6 @@ def write_report(
         findings: what its scores show, of which ``summary.json`` lacks the times.
         redact: write ``redacted/`` instead, which may be passed on: without private examples, the
             reasons that attacks gave, and the folders of this machine.
-        full: write ``full.html``, too, with every table and guess, and each task's tables as CSV,
-            Markdown and LaTeX beside the few that pool all tasks; returns that page.
         console: where progress is shown; nowhere if not given.
 
     Raises:
@@ -56,23 +46,17 @@ def write_report(
     folder = run / ("redacted" if redact else "report")
     if not redact:
         make_private(folder)
-    pages = {
-        whole: [
-            Chapter(number, section, results.of(section.cells), full=whole)
-            for number, section in enumerate(sections, 1)
-        ]
-        for whole in {False, full}
-    }
-    for whole, chapters in pages.items():
-        body = render(results, chapters, full=whole, redact=redact, folder=folder.name)
-        content = (redacted(body) if redact else body).encode()
-        write_bytes(folder / PAGES[whole], content, private=not redact)
-    if not full:
-        (folder / PAGES[True]).unlink(missing_ok=True)  # it would be of an earlier report
+    chapters = [
+        Chapter(number, section, results.of(section.cells))
+        for number, section in enumerate(sections, 1)
+    ]
+    body = render(results, chapters, redact=redact, folder=folder.name)
+    content = (redacted(body) if redact else body).encode()
+    write_bytes(folder / PAGE, content, private=not redact)
     console.advance("report", "page")
-    _write_files(folder, pages[full], results.partial, full=full, redact=redact)
+    _write_files(folder, chapters, results.partial, redact=redact)
     console.advance("report", "tables and figures")
-    return folder / PAGES[full]
+    return folder / PAGE
 
 
 def _unexplained(section: TaskFindings) -> TaskFindings:
@@ -88,50 +72,35 @@ def _unexplained(section: TaskFindings) -> TaskFindings:
     return section.model_copy(update={"results": tuple(results)})
 
 
-def _write_files(
-    folder: Path, chapters: Sequence[Chapter], partial: str, *, full: bool, redact: bool
-) -> None:
+def _write_files(folder: Path, chapters: Sequence[Chapter], partial: str, *, redact: bool) -> None:
     """Tables and figures, and nothing that an earlier report left."""
     for part in ("tables", "figures"):
         shutil.rmtree(folder / part, ignore_errors=True)
-
-    def fit(table: Table) -> Table:
-        table = table.marked(partial) if partial else table
-        return table.mapped(redacted) if redact else table
-
-    for table in pooled([(finished.section, finished.brief) for finished in chapters]):
-        write_bytes(folder / "tables" / f"{table.name}.csv", to_csv(fit(table)).encode())
-    for finished in chapters:
-        for table in finished.all_tables if full else ():
-            write_table(fit(table), folder / "tables")
-        for figure in finished.all_figures:
-            path, svg = folder / "figures" / f"{figure.name}.svg", figure.svg
-            if redact and redacted(svg) != svg:
-                svg = redacted(svg)  # and no picture of pixels, in which the path would stand
-            else:
-                write_bytes(path.with_suffix(".png"), figure.png)
-            write_bytes(path, svg.encode())
+    for table in pooled([(chapter.section, chapter.all_tables) for chapter in chapters]):
+        fit = table.more(**{"jobs run": partial}) if partial else table
+        fit = fit.mapped(redacted) if redact else fit
+        write_bytes(folder / "tables" / f"{table.name}.csv", to_csv(fit).encode())
+    for figure in (figure for chapter in chapters for figure in chapter.all_figures):
+        path, svg = folder / "figures" / f"{figure.name}.svg", figure.svg
+        if redact and redacted(svg) != svg:
+            svg = redacted(svg)  # and no picture of pixels, in which the path would stand
+        else:
+            write_bytes(path.with_suffix(".png"), figure.png)
+        write_bytes(path, svg.encode())
 
 
-def pooled(parts: Sequence[tuple[TaskFindings, Mapping[str, Table]]]) -> list[Table]:
-    """The tables of several tasks by kind, each row with the task that it is of; none is empty.
-
-    A column that a task lacks is blank there.
-    """
-    kinds = dict.fromkeys(kind for _, tables in parts for kind in tables)
-    pools = []
-    for kind in kinds:
-        mine = [(section, tables[kind]) for section, tables in parts if kind in tables]
-        columns = tuple(dict.fromkeys(name for _, table in mine for name in table.columns))
-        rows = tuple(
-            (
-                title(section.task),
-                *(section.dataset, section.model, title(section.protocol)),
-                *(values.get(name) for name in columns),
-            )
-            for section, table in mine
-            for values in (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-        )
-        if rows:
-            pools.append(Table(kind, mine[0][1].caption, (*WHERE, *columns), rows))
-    return pools
+def pooled(parts: Sequence[tuple[TaskFindings, Sequence[Table]]]) -> list[Table]:
+    """The tables of several tasks by kind, each row with the task that it is of; none is empty."""
+    pools: dict[str, Table] = {}
+    for section, tables in parts:
+        where = {
+            "task": title(section.task),
+            "dataset": section.dataset,
+            "model": section.model,
+            "protocol": title(section.protocol),
+        }
+        for table in tables:
+            before = pools[table.name].rows if table.name in pools else ()
+            rows = (*before, *({**where, **row} for row in table.rows))
+            pools[table.name] = Table(table.name, table.caption, rows)
+    return [table for table in pools.values() if table.rows]

@@ -14,12 +14,11 @@ from experiments.report.brackets import budgets, read_limits
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown, read_gallery
 from experiments.stages.progress import scored_progress
-from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
 from fedsim.api.run import RunFolder
-from fedsim.cell import CellConfig
-from fedsim.files import read_record, read_text
+from fedsim.config.cell import CellConfig
 from fedsim.records import ScoreRow
+from fedsim.store.files import read_record
 from fedsim.tasks import from_elsewhere
 
 
@@ -29,17 +28,14 @@ class RunResults:
 
     Attributes:
         name: of the run.
-        experiment: the text of ``experiment.toml``.
         provenance: what each stage noted.
         partial: how many jobs are settled, in words; empty if all are.
         findings: the verdicts and what they rest on, of the whole run.
         cells: those of the findings, by name.
         foreign: the captures are another application's.
         members: scores of the attacks that infer membership.
-        properties: scores of the attacks that infer classes or words.
         coverage: rows recovered so far, by round.
         updates: their norms.
-        signals: what the defenses left of the updates.
         limits: of ``fedsim limits``; None before it was run.
         budgets: what replies tell at most, by cell.
         audits: of ``fedsim audit``; none before it was run.
@@ -47,17 +43,14 @@ class RunResults:
     """
 
     name: str
-    experiment: str
     provenance: Mapping[str, Any]
     partial: str
     findings: Findings
     cells: Mapping[str, CellConfig]
     foreign: bool
     members: Sequence[ScoreRow]
-    properties: Sequence[ScoreRow]
     coverage: Sequence[Coverage]
     updates: Sequence[UpdateRow]
-    signals: Sequence[SignalRow]
     limits: LimitsRecord | None
     budgets: Mapping[str, BudgetLimit]
     audits: Sequence[AuditRow]
@@ -76,10 +69,8 @@ class RunResults:
             self,
             cells={name: self.cells[name] for name in names},
             members=[row for row in self.members if row.cell in mine],
-            properties=[row for row in self.properties if row.cell in mine],
             coverage=[row for row in self.coverage if row.cell in mine],
             updates=[row for row in self.updates if row.cell in mine],
-            signals=[row for row in self.signals if row.cell in mine],
             limits=limits,
             budgets={name: limit for name, limit in self.budgets.items() if name in mine},
             audits=[row for row in self.audits if row.cell in mine],
@@ -108,17 +99,14 @@ def read_results(run: Path, findings: Findings, *, examples: bool) -> RunResults
     audit = folder.record("audit.json", AuditRecord)
     return RunResults(
         name=folder.name,
-        experiment=read_text(run / "experiment.toml"),
         provenance=provenance,
         partial=str(scored_progress(provenance)),
         findings=findings,
         cells=cells,
         foreign=any(from_elsewhere(run / name / "captures") for name in cells),
         members=folder.membership,
-        properties=folder.properties,
         coverage=folder.rows("coverage", Coverage),
         updates=folder.rows("updates", UpdateRow),
-        signals=folder.rows("signals", SignalRow),
         limits=limits,
         budgets=budgets(run, cells, limits),
         audits=audit.rows if audit else (),

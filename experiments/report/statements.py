@@ -1,107 +1,173 @@
-"""A verdict as a statement with its numbers: leakage, the null baseline, labels, cost, refusals."""
+"""What a verdict says: a sentence for each defense, or for all that share it, and its numbers.
+
+No sentence claims more than its verdict: what is inconclusive reads as open, and one that holds
+does so only as far as these attacks tell.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from experiments.analysis.evidence import Verdict, Word
 from experiments.analysis.findings import TaskFindings
-from experiments.analysis.membership import METRICS
-from experiments.analysis.verdicts import WORDS
-from experiments.report.costs import cost
-from experiments.report.doubts import (
-    doubt,
-    false_certificates,
-    noted,
-    refusals,
-    refused,
-    refused_wholly,
-    tested,
-)
-from experiments.report.naming import attack_label, bare, bare_name, unit_of_main
-from experiments.report.numbers import label_accuracy, null_of, reached
-from experiments.report.reasons import clients_hit, unit_after
+from experiments.analysis.statistics import FEW
+from experiments.report.details import details
+from experiments.report.naming import bare, bare_name, things, unit_of_main
+from experiments.report.reasons import share
+from experiments.wording.catalogue import Said, say, sentence
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import show, title
-from experiments.wording.prose import capital, counted
+from experiments.wording.names import title
+from experiments.wording.prose import capital, counted, listed
+
+MOST = 3
+"""Up to so many defenses of one verdict are named; of more, the first and how many follow."""
+_SEVERITY = (
+    *("leaks.verbatim", "leaks.recognisable", "leaks.words", "leaks.better than guessing"),
+    *("labels leak", "members leak", "not decided"),
+    *("no leak found.idle", "no leak found", "holds by bound", "not attacked"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What the attacks show under one defense.
+    """What the attacks show under one defense, or under several with one verdict.
 
     Attributes:
-        name: of the defense.
+        name: of the defense; of the first of several.
         said: the verdict as the page prints it.
         grade: how bad the leak is, in the word that the page shows; empty without a leak.
         lead: the verdict as a sentence.
-        detail: the numbers that it rests on, in sentences.
+        details: the numbers that it rests on; none for several defenses.
     """
 
     name: str
     word: Word
     said: str
     grade: str
-    lead: str
-    detail: str
+    lead: Said
+    details: tuple[Said, ...]
+
+    @property
+    def detail(self) -> str:
+        """The numbers, in sentences."""
+        return " ".join(map(str, self.details))
 
 
-def undefended(section: TaskFindings, verdict: Verdict) -> Statement:
-    """What the attacks show where nothing is in their way."""
-    them, where = things(section), bare(section)
-    lead = {
-        "leaks": f"{capital(where)} {_leaking(section, verdict)}.",
-        "labels leak": f"{capital(where)} the labels leak. {_rows(section, verdict)}",
-        "members leak": f"{capital(where)} it shows who took part. {_rows(section, verdict)}",
-        "holds by bound": f"{capital(where)} {_bounded(section, verdict)}.",
-        "no leak found": f"{capital(where)} these attacks find {no_leak(section, verdict)}.",
-        "not decided": f"Not decided: whether the {them} leak {where}.",
-        "not attacked": f"Whether the {them} leak {where} was not tested.",
-    }[verdict.word]
-    return _statement(section, verdict, bare_name(section), lead, _detail(section, verdict))
+@dataclass(frozen=True, slots=True)
+class SectionAnswer:
+    """What one task says in one setting.
+
+    Attributes:
+        setting: empty where the task ran in one setting only.
+        brief: a statement for each verdict, the worst first.
+        statements: one for each defense; no defense first.
+    """
+
+    setting: str
+    brief: tuple[Statement, ...]
+    statements: tuple[Statement, ...]
 
 
-def defended(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> Statement:
-    """What the attacks show under a defense, and what it costs."""
-    name = defense_name(verdict.defense, verdict.defense_options)
-    start = capital(name)
-    leaking = bare is None or bare.rows == "leaks"
-    lead = {
-        "leaks": f"{start} does not stop the leak: {_leaking(section, verdict)}.",
-        "labels leak": f"{start} does not hide the labels. {_rows(section, verdict)}",
-        "members leak": f"{start} does not hide who took part. {_rows(section, verdict)}",
-        "holds by bound": f"{start} holds by bound: {_bounded(section, verdict)}.",
-        "no leak found": f"{start}: {no_leak(section, verdict)}, as far as these attacks tell."
-        if leaking
-        else f"{start}: {no_leak(section, verdict)}, but none was shown without a defense either.",
-        "not decided": f"Not decided: whether {name} holds.",
-        "not attacked": f"{start} was not tested.",
-    }[verdict.word]
-    open_ = verdict.rows in ("holds by bound", "no leak found", "not decided")
-    parts = (
-        tested(section, verdict, bare),
-        _detail(section, verdict),
-        cost(section, verdict) if open_ else "",
+def answers(section: TaskFindings) -> list[SectionAnswer]:
+    """One answer for each setting of the task, in order."""
+    verdicts = section.evidence.verdicts
+    return [
+        _answer(section, setting, [verdict for verdict in verdicts if verdict.setting == setting])
+        for setting in dict.fromkeys(verdict.setting for verdict in verdicts)
+    ]
+
+
+def _answer(section: TaskFindings, setting: str, verdicts: Sequence[Verdict]) -> SectionAnswer:
+    base = next((verdict for verdict in verdicts if verdict.defense == "none"), None)
+    ordered = sorted(verdicts, key=lambda verdict: verdict.defense != "none")
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in ordered:
+        groups.setdefault((kind_of(verdict, base), verdict.rows), []).append(verdict)
+    worst_first = sorted(groups, key=lambda group: _SEVERITY.index(group[0]))
+    return SectionAnswer(
+        setting,
+        tuple(_statement(section, groups[group], base) for group in worst_first),
+        tuple(stated(section, verdict, base) for verdict in ordered),
     )
-    return _statement(section, verdict, name, lead, " ".join(filter(None, parts)))
+
+
+def kind_of(verdict: Verdict, base: Verdict | None) -> str:
+    """The verdict with its grade; idle where a defense hides what was not shown to leak."""
+    if verdict.word == "leaks":
+        return f"leaks.{verdict.grade}"
+    shown = verdict.defense == "none" or base is None or base.rows == "leaks"
+    return "no leak found.idle" if verdict.word == "no leak found" and not shown else verdict.word
+
+
+def stated(section: TaskFindings, verdict: Verdict, base: Verdict | None) -> Statement:
+    """What the attacks show under one defense, or where none is in their way.
+
+    Args:
+        section: the task.
+        verdict: on the defense.
+        base: the verdict without a defense in the same setting.
+    """
+    return _statement(section, [verdict], base, tuple(details(section, verdict, base)))
 
 
 def _statement(
-    section: TaskFindings, verdict: Verdict, name: str, lead: str, detail: str
+    section: TaskFindings,
+    group: Sequence[Verdict],
+    base: Verdict | None,
+    details: tuple[Said, ...] = (),
 ) -> Statement:
-    said = word_of(section, verdict)
-    return Statement(name, verdict.word, said, verdict.grade or "", lead, detail)
+    first = group[0]
+    none = first.defense == "none"
+    name = bare_name(section) if none else defense_name(first.defense, first.defense_options)
+    said = word_of(section, first)
+    lead = _lead(section, group, base)
+    return Statement(name, first.word, said, first.grade or "", lead, details)
 
 
-def no_leak(section: TaskFindings, verdict: Verdict) -> str:
-    """``no leak above 1 dB``."""
-    return f"no leak above {show_smallest(section, verdict)}"
+def _lead(section: TaskFindings, group: Sequence[Verdict], base: Verdict | None) -> Said:
+    first, them = group[0], things(section)
+    facts = {"them": them, "Them": capital(them), "smallest": show_smallest(section, first)}
+    rows = sentence(f"rows.{first.rows}", **facts)
+    return say(f"verdict.{kind_of(first, base)}", where=_where(section, group), rows=rows, **facts)
+
+
+def _where(section: TaskFindings, group: Sequence[Verdict]) -> str:
+    """``without a defense (3 of 8 clients, ...) and under sign (1 of 8 clients, ...)``."""
+    undefended = [bare(section) + _beside(v) for v in group if v.defense == "none"]
+    defended = [
+        defense_name(v.defense, v.defense_options) + _beside(v)
+        for v in group
+        if v.defense != "none"
+    ]
+    return " and ".join([*undefended, *([f"under {names(defended)}"] if defended else [])])
+
+
+def _beside(verdict: Verdict) -> str:
+    """How many clients are hit, and what leaks beside the verdict, in brackets."""
+    hit = {"verbatim": verdict.verbatim, "recognisable": verdict.recovered}.get(verdict.grade or "")
+    parts = []
+    if hit is not None:
+        facts = {"hit": hit.hit, "of": hit.of, "low": share(hit.low)}
+        parts.append(sentence("verdict.hit", **facts))
+    if verdict.labels and verdict.word != "labels leak":
+        parts.append(sentence("verdict.labels"))
+    if verdict.members and verdict.word != "members leak":
+        parts.append(sentence("verdict.members"))
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def names(defenses: Sequence[str]) -> str:
+    """``a, b and c``; of many the first three and how many more."""
+    if len(defenses) > MOST + 1:
+        return f"{', '.join(defenses[:MOST])} and {len(defenses) - MOST} more"
+    return listed(defenses)
 
 
 def word_of(section: TaskFindings, verdict: Verdict) -> str:
     """The verdict as the tables print it."""
     none = verdict.word == "no leak found"
-    return f"{no_leak(section, verdict)} found" if none else verdict.word
+    return f"no leak above {show_smallest(section, verdict)} found" if none else verdict.word
 
 
 def shade(word: Word, grade: str | None) -> str:
@@ -115,120 +181,46 @@ def show_smallest(section: TaskFindings, verdict: Verdict) -> str:
     return f"{verdict.smallest:g} {title(section.main) if unit == '1' else unit}"
 
 
-def _leaking(section: TaskFindings, verdict: Verdict) -> str:
-    """How much leaks, in a clause."""
-    them = things(section)
-    if verdict.grade == "verbatim":
-        return f"{them} come back exactly, {clients_hit(verdict.verbatim, 'verbatim')}"
-    if verdict.grade == "recognisable":
-        return f"{them} are recovered, {clients_hit(verdict.recovered, 'recognisable')}"
-    if verdict.grade == "words":
-        return "words leak, though no whole text is shown to"
-    return f"guesses come closer to the {them} than blind ones, and recover none"
-
-
-def _rows(section: TaskFindings, verdict: Verdict) -> str:
-    """What is to be said of the rows where something else leaks."""
-    them = things(section)
-    if verdict.rows == "holds by bound":
-        return f"Of the {them} {_bounded(section, verdict)}."
-    if verdict.rows == "no leak found":
-        return f"Of the {them} these attacks find {no_leak(section, verdict)}."
-    tried = verdict.rows == "not decided"
-    return f"Whether the {them} do is not decided." if tried else f"The {them} were not attacked."
-
-
-def _bounded(section: TaskFindings, verdict: Verdict) -> str:
-    """What a bound says of any attack."""
-    return (
-        "no attack can, on average, come closer than the best blind guess by more than "
-        f"{show_smallest(section, verdict)}"
-    )
-
-
-def things(section: TaskFindings) -> str:
-    """What the private examples are."""
-    return "images" if section.modality == "image" else "texts"
-
-
-def recovered(section: TaskFindings, verdict: Verdict) -> tuple[int, int] | None:
-    """How many victims the strongest attack recovers, of how many; None without a threshold."""
-    strongest = verdict.strongest
-    result = section.result(verdict.place, strongest.attacker) if strongest else None
-    leakage = result.leakage.get(section.main) if result else None
-    if leakage is None or leakage.share is None:
-        return None
-    return round(leakage.share.value * leakage.n), verdict.victims
-
-
-def _detail(section: TaskFindings, verdict: Verdict) -> str:
-    parts = (
-        false_certificates(section, verdict),
-        _why_untested(section, verdict)
-        if verdict.rows == "not attacked"
-        else f"{_leakage(section, verdict)} {doubt(section, verdict)}",
-        _labels(section, verdict),
-        _members(verdict),
-        refused(section, verdict),
-        noted(section, verdict),
-        "" if verdict.rows == "not attacked" else refused_wholly(section, verdict),
-    )
-    return " ".join(" ".join(filter(None, parts)).split())
-
-
-def _leakage(section: TaskFindings, verdict: Verdict) -> str:
-    """What the strongest attack reaches, and what guessing blindly does."""
-    if verdict.grade == "words":
-        return _words(section, verdict)
-    name, highest = reached(section, verdict.strongest)
-    if highest is None:
-        return ""
-    metric, unit = title(section.main), unit_after(section)
-    null = null_of(section, verdict, verdict.null) if verdict.null else None
-    count = recovered(section, verdict)
-    whole = f"recovers {count[0]} of {count[1]} {things(section)} and " if count else ""
-    against = f", against {show(null.value, null.unit)}{unit} for a blind guess" if null else ""
-    mean = show(highest.value, highest.unit)
-    return f"{capital(name)} {whole}reaches a mean {metric} of {mean}{unit}{against}."
-
-
-def _words(section: TaskFindings, verdict: Verdict) -> str:
-    """How many words of a batch an attack names, which can leak without their order."""
-    results = [section.result(verdict.place, attacker) for attacker in verdict.beating]
-    known = [
-        result for result in results if result is not None and set(WORDS) <= result.leakage.keys()
+def overall(sections: Iterable[TaskFindings]) -> list[Said]:
+    """Which defenses hold in the whole run, judged by the worst verdict on each."""
+    worst: dict[str, str] = {}
+    for section in sections:
+        verdicts = section.evidence.verdicts
+        bases = {verdict.setting: verdict for verdict in verdicts if verdict.defense == "none"}
+        for verdict in verdicts:
+            if verdict.defense != "none":
+                name = defense_name(verdict.defense, verdict.defense_options)
+                kind = kind_of(verdict, bases.get(verdict.setting))
+                worst[name] = min(worst.get(name, kind), kind, key=_SEVERITY.index)
+    if not worst:
+        return [say("overall.untested")]
+    ways = {"overall.bound": "holds by bound", "overall.held": "no leak found"}
+    said = [
+        say(reason, who=capital(names(who)))
+        for reason, kind in ways.items()
+        if (who := [name for name, known in worst.items() if known == kind])
     ]
-    if not known:
-        return ""
-    best = max(known, key=lambda result: min(result.leakage[name].mean for name in WORDS))
-    precision, recall = (f"{100 * best.leakage[name].mean:.0f} %" for name in WORDS)
-    name = attack_label(section, best.attacker)
-    return (
-        f"{capital(name)} names {recall} of the words of a batch, and {precision} of "
-        "those that it names are right."
+    return said or [say("overall.nothing")]
+
+
+def certainty(sections: Iterable[TaskFindings], seeds: Collection[int]) -> Said:
+    """On how many victims, clients and trainings the answers rest, and what they leave open."""
+    verdicts = [
+        verdict for section in sections for verdict in section.evidence.verdicts if verdict.victims
+    ]
+    if not verdicts:
+        return say("sure.nothing")
+    victims, clients = ([getattr(v, n) for v in verdicts] for n in ("victims", "clients"))
+    return say(
+        "sure.rests",
+        victims=_counted(victims, "victim"),
+        clients=_counted(clients, "client"),
+        trainings=counted(len(seeds), "training"),
+        few=sentence("sure.few", few=FEW) if min(clients) < FEW else "",
     )
 
 
-def _why_untested(section: TaskFindings, verdict: Verdict) -> str:
-    skipped = verdict.jobs["skipped"]
-    if not skipped:
-        return "No attack was run."
-    known = [(name, why) for name, why in refusals(section, verdict.place).items() if why]
-    reason = "".join(f": {name}: {why}" for name, why in known[:1])
-    jobs = counted(skipped, "job")
-    return f"No attack could run ({jobs} skipped){reason}. Another attack may succeed."
-
-
-def _labels(section: TaskFindings, verdict: Verdict) -> str:
-    accuracy = label_accuracy(section, verdict)
-    if accuracy is None:
-        return ""
-    name = attack_label(section, verdict.labels)
-    return f"The labels leak: {name} infers {100 * accuracy.value:.0f} % of them."
-
-
-def _members(verdict: Verdict) -> str:
-    best = verdict.members
-    if best is None:
-        return ""
-    return f"Members leak: {METRICS[best.metric]} {best.number} by {best.attack}."
+def _counted(numbers: Sequence[int], noun: str) -> str:
+    """``1 victim``, or ``2 to 8 victims``."""
+    low, high = min(numbers), max(numbers)
+    return counted(high, noun) if low == high else f"{low} to {counted(high, noun)}"

@@ -13,8 +13,8 @@ from experiments.plan.folder import read_rules
 from experiments.report.brackets import bounded_by, budgets, read_limits
 from experiments.stages.search_errors import read_searches
 from fedsim.api.run import RunFolder
-from fedsim.cell import CellConfig
-from fedsim.files import read_record, write_bytes
+from fedsim.config.cell import CellConfig
+from fedsim.store.files import read_record, write_bytes
 from fedsim.tasks import from_elsewhere
 
 

@@ -1,17 +1,15 @@
-"""Tables as CSV in full precision, Markdown, and LaTeX with booktabs."""
+"""Tables as CSV in full precision, and as plain text."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import wrap
 from typing import TypeAlias
 
+import pandas as pd
+
 from experiments.wording.names import show
-from fedsim.files import write_bytes
 from fedsim.visible import inert, visible, visible_line
 
 
@@ -30,6 +28,11 @@ class Number:
             return text
         return f"{text} [{show(self.low, self.unit)}, {show(self.high, self.unit)}]"
 
+    @property
+    def said(self) -> str:
+        """With its unit, as a sentence has it."""
+        return str(self) if self.unit in {"", "1", "rate"} else f"{self} {self.unit}"
+
 
 _WIDTH = 100
 """Characters in a line of a caption on a terminal."""
@@ -43,31 +46,41 @@ class Table:
     Attributes:
         name: file name without extension.
         caption: one sentence in plain text.
+        rows: column -> value; a column that a row lacks is blank there.
     """
 
     name: str
     caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Value, ...], ...]
+    rows: tuple[Mapping[str, Value], ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of any row, in order."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row))
+
+    @property
+    def cells(self) -> list[list[Value]]:
+        """The values of each row, by column."""
+        return [[row.get(name) for name in self.columns] for row in self.rows]
+
+    @property
+    def filled(self) -> Table:
+        """The table without columns that no row has a value for."""
+        kept = {name for row in self.rows for name, v in row.items() if v not in {None, ""}}
+        rows = tuple({name: v for name, v in row.items() if name in kept} for row in self.rows)
+        return Table(self.name, self.caption, rows)
 
     def mapped(self, change: Callable[[str], str]) -> Table:
         """The table with each of its texts changed."""
         rows = tuple(
-            tuple(change(value) if isinstance(value, str) else value for value in row)
+            {change(name): change(v) if isinstance(v, str) else v for name, v in row.items()}
             for row in self.rows
         )
-        return Table(self.name, change(self.caption), tuple(map(change, self.columns)), rows)
+        return Table(self.name, change(self.caption), rows)
 
-    def marked(self, remark: str) -> Table:
-        """The table with a remark before its caption and in a last column of its own."""
-        caption = f"{remark[0].upper()}{remark[1:]}. {self.caption}"
-        rows = tuple((*row, remark) for row in self.rows)
-        return Table(self.name, caption, (*self.columns, "jobs run"), rows)
-
-
-def named(tables: Iterable[Table], stem: str) -> dict[str, Table]:
-    """Kind -> table without its empty columns; ``stem`` is the prefix of each name."""
-    return {table.name: Table(f"{stem}-{table.name}", *_without_empty(table)) for table in tables}
+    def more(self, **columns: Value) -> Table:
+        """The table with further columns of one value each."""
+        return Table(self.name, self.caption, tuple({**row, **columns} for row in self.rows))
 
 
 def to_csv(table: Table) -> str:
@@ -75,30 +88,16 @@ def to_csv(table: Table) -> str:
 
     A text that a spreadsheet would take for a formula begins with an apostrophe.
     """
-    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    wide = [any(isinstance(v, Number) and v.low is not None for v in column) for column in columns]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    names = [
-        [name, f"{name} low", f"{name} high"] if w else [name]
-        for name, w in zip(table.columns, wide, strict=True)
-    ]
-    writer.writerow([inert(name) for part in names for name in part])
-    for row in table.rows:
-        cells = [_plain(value, w) for value, w in zip(row, wide, strict=True)]
-        writer.writerow([cell for part in cells for cell in part])
-    return buffer.getvalue()
-
-
-def to_markdown(table: Table) -> str:
-    """A Markdown pipe table; markup in the data is escaped."""
-    right = _numeric(table)
-    lines = [
-        _pipes([_markdown(name) for name in table.columns]),
-        _pipes(["---:" if numeric else "---" for numeric in right]),
-        *(_pipes([_markdown(text_of(value)) for value in row]) for row in table.rows),
-    ]
-    return f"{_markdown(table.caption)}\n\n" + "\n".join(lines) + "\n"
+    columns: dict[str, list[str | int | None]] = {}
+    for name in table.columns:
+        values = [row.get(name) for row in table.rows]
+        columns[inert(name)] = [_plain(value) for value in values]
+        numbers = [value if isinstance(value, Number) else None for value in values]
+        if any(number is not None and number.low is not None for number in numbers):
+            for end in ("low", "high"):
+                ends = [getattr(number, end, None) for number in numbers]
+                columns[inert(f"{name} {end}")] = [None if e is None else repr(e) for e in ends]
+    return str(pd.DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n"))
 
 
 def to_terminal(table: Table) -> str:
@@ -116,116 +115,26 @@ def to_terminal(table: Table) -> str:
     return "\n".join([*wrap(visible(table.caption), _WIDTH), "", *rows, ""])
 
 
-def to_latex(table: Table) -> str:
-    r"""A LaTeX ``table`` float with ``\toprule``; it needs the package booktabs."""
-    spec = "".join("r" if numeric else "l" for numeric in _numeric(table))
-    head, *lines = (
-        " & ".join(map(_latex, row)) + r" \\" for row in [table.columns, *_texts(table)]
-    )
-    body = "\n".join(lines)
-    return rf"""\begin{{table}}
-\centering
-\caption{{{_latex(table.caption)}}}
-\label{{tab:{table.name}}}
-\begin{{tabular}}{{{spec}}}
-\toprule
-{head}
-\midrule
-{body}
-\bottomrule
-\end{{tabular}}
-\end{{table}}
-"""
-
-
-WRITERS: dict[str, Callable[[Table], str]] = {
-    "csv": to_csv,
-    "md": to_markdown,
-    "tex": to_latex,
-}
-
-
-def write_table(table: Table, folder: Path) -> None:
-    """Write the table in all three forms."""
-    for ending, form in WRITERS.items():
-        write_bytes(folder / f"{table.name}.{ending}", form(table).encode())
-
-
 def text_of(value: Value) -> str:
-    """A value as it is printed on the page, in Markdown and in LaTeX; a dash for None."""
+    """A value as it is printed on the page; a dash for None."""
     if value is None:
         return "\N{EN DASH}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _plain(value: Value, wide: bool) -> list[str | int | None]:
-    if not isinstance(value, Number):
-        cell = inert(value) if isinstance(value, str) else value
-        return [cell, None, None] if wide else [cell]
-    ends = [None if end is None else repr(end) for end in (value.low, value.high)]
-    return [repr(value.value), *(ends if wide else [])]
+def _plain(value: Value) -> str | int | None:
+    if isinstance(value, Number):
+        return repr(value.value)
+    return inert(value) if isinstance(value, str) else value
 
 
 def _texts(table: Table) -> list[list[str]]:
-    return [[text_of(value) for value in row] for row in table.rows]
+    return [[text_of(value) for value in row] for row in table.cells]
 
 
 def _numeric(table: Table) -> list[bool]:
     """For each column, whether all its values are numbers."""
     return [
         bool(column) and all(not isinstance(value, str) for value in column)
-        for column in zip(*table.rows, strict=True)
+        for column in zip(*table.cells, strict=True)
     ] or [False] * len(table.columns)
-
-
-def _pipes(texts: list[str]) -> str:
-    return "| " + " | ".join(texts) + " |"
-
-
-_MARKDOWN = str.maketrans({char: f"\\{char}" for char in "\\`*_[]|#~"})
-_MARKDOWN |= str.maketrans({"<": "&lt;", ">": "&gt;", "&": "&amp;", "\n": " ", "\r": " "})
-
-_LATEX = str.maketrans({char: f"\\{char}" for char in "&%$#_{}"})
-_LATEX |= str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        "\N{EN DASH}": "--",
-        "\N{MINUS SIGN}": r"\ensuremath{-}",
-        "∞": r"\ensuremath{\infty}",
-        "↑": r"\ensuremath{\uparrow}",
-        "↓": r"\ensuremath{\downarrow}",
-        "[": "{[}",
-        "]": "{]}",
-        "\n": " ",
-        "\r": " ",
-    }
-)
-
-
-def _markdown(text: str) -> str:
-    return visible(text).translate(_MARKDOWN)
-
-
-def _latex(text: str) -> str:
-    return visible(text).translate(_LATEX)
-
-
-def _without_empty(
-    table: Table,
-) -> tuple[str, tuple[str, ...], tuple[tuple[Value, ...], ...]]:
-    """Caption, columns and rows, without columns that no row has a value for."""
-    filled = [
-        i
-        for i in range(len(table.columns))
-        if not table.rows or any(row[i] not in {None, ""} for row in table.rows)
-    ]
-    return (
-        table.caption,
-        tuple(table.columns[i] for i in filled),
-        tuple(tuple(row[i] for i in filled) for row in table.rows),
-    )

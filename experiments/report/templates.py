@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from base64 import b64encode
+from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from experiments.report.tables import Number
+from experiments.analysis.summary import metric_classes
+from experiments.report.figures import INK, Figure
+from experiments.report.gallery import data_uri, mark, words
+from experiments.report.statements import shade
+from experiments.report.tables import text_of
+from experiments.wording.catalogue import Said, sentence, short_terms
+from experiments.wording.names import duration, show, title
+from fedsim.records import shown
 from fedsim.visible import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-
-EXPLAINED = {
-    "PSNR": "peak signal-to-noise ratio of an image, in decibels: higher is closer to the truth",
-    "ROUGE-L": "words recovered in their order, from 0 to 1: higher is closer to the truth",
-    "FedSGD": "each client sends the gradient of one batch",
-    "FedAvg": "each client sends its weights after one or more steps of its own",
-    "SPEAR": "solves for the rows of a batch exactly, from the sparsity of ReLU gradients",
-    "perplexity": "exp of the loss of a held-out token: lower is a better model",
-    "L1": "the setting easiest for the attacker, of four: see Realism under Definitions",
-}
-"""Terms, and what a reader has to know of them where they first occur."""
+SHARED = ("layout.html.j2", "macros.html.j2", "report.css")
+SCRIPT = files("experiments.report").joinpath("report.js").read_text("utf-8")
+"""Of the pages of results: it opens and compares."""
 _TOGETHER = re.compile(
     r"\[[^\[\] ]+, [^\[\] ]+\](?: dB)?"  # [-0.3, 0.4] dB
     r"|[\d.,]*\d (?:%|dB|points)"
@@ -35,22 +35,57 @@ _TOGETHER = re.compile(
 )
 
 
-def render(package: str, template: str, **values: object) -> str:
-    """The page that a package's template makes of values; the report's style lies beside it."""
-    pages = environment({template: package, "report.css": "experiments.report"})
-    pages.tests["number"] = lambda value: isinstance(value, int | Number)
-    return pages.get_template(template).render(**values)
+def render(
+    package: str, template: str, *, script: str = "", connect: str = "'none'", **values: object
+) -> str:
+    """The page that a package's template makes of values, in the layout that all pages share.
+
+    Args:
+        package: holds the template.
+        template: its name.
+        script: the one that the page's security policy lets run, by its hash.
+        connect: what the script may connect to.
+        values: what the template takes.
+    """
+    return laid_out(environment(package, template), template, script, connect, **values)
 
 
-def environment(packages: Mapping[str, str]) -> Environment:
-    """Templates by name, each from the package that holds it."""
+def laid_out(
+    pages: Environment, template: str, script: str, connect: str = "'none'", **values: object
+) -> str:
+    """The page that one of some templates makes of values, see ``render``."""
+    return pages.get_template(template).render(
+        policy=Markup(policy(script, connect)),  # ours, as the script is
+        script=Markup(script),
+        **values,
+    )
+
+
+def policy(script: str, connect: str = "'none'") -> str:
+    """The content security policy of a page: no address but data, no script but this one."""
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    scripts = f"'sha256-{digest}'" if script else "'none'"
+    return (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src {connect}; "
+        f"script-src {scripts}"
+    )
+
+
+def inline(figure: Figure) -> Markup:
+    """The figure as a part of a page, in the ink of its text."""
+    return Markup(figure.svg.replace(INK, "currentColor"))
+
+
+def environment(package: str, *templates: str) -> Environment:
+    """Templates of a package beside those that all pages share."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
+    places = dict.fromkeys(SHARED, "experiments.report") | dict.fromkeys(templates, package)
     sources = {
-        name: files(package).joinpath(name).read_text("utf-8") for name, package in packages.items()
+        name: files(place).joinpath(name).read_text("utf-8") for name, place in places.items()
     }
     # Reconstructed text is hostile input: whatever is not marked safe here gets escaped.
-    return Environment(
+    pages = Environment(
         loader=DictLoader(sources),
         autoescape=True,
         undefined=StrictUndefined,
@@ -58,6 +93,16 @@ def environment(packages: Mapping[str, str]) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    pages.filters["bound"] = Binder()
+    pages.globals |= {
+        "inline": inline,
+        "is_text": lambda value: isinstance(value, str),
+        "metric_class": metric_classes().get,
+    } | {
+        each.__name__: each
+        for each in (data_uri, duration, mark, sentence, shade, show, shown, text_of, title, words)
+    }
+    return pages
 
 
 def _shown(value: object) -> object:
@@ -69,11 +114,11 @@ class Binder:
     """Marks up the sentences of one page; each term is explained where it first occurs."""
 
     def __init__(self) -> None:
-        self._left = dict(EXPLAINED)
+        self._left = short_terms()
 
-    def __call__(self, text: str) -> Markup:
+    def __call__(self, said: str | Said) -> Markup:
         """The text as HTML: escaped, with what belongs together in elements that do not break."""
-        parts, end, text = [], 0, visible(text)
+        parts, end, text = [], 0, visible(str(said))
         for phrase in _TOGETHER.finditer(text):
             parts += [escape(text[end : phrase.start()]), self._bound(phrase.group())]
             end = phrase.end()

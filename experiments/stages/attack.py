@@ -19,8 +19,8 @@ from experiments.plan.entries import entries
 from experiments.plan.folder import Run, earlier_commits
 from experiments.stages.donors import Donor, control_label, donors_of
 from experiments.stages.live import Live
-from fedsim.capture import CaptureKey
 from fedsim.records import CONTROLS, PRIOR_ONLY, shown
+from fedsim.store.capture import CaptureKey
 
 WORK = "attack"
 
@@ -29,6 +29,7 @@ class Attackers:
     """Takes captures as they come and attacks them.
 
     Attributes:
+        ledger: of all jobs.
         interrupted: the reason of each job that the machine ended, and that will be run again.
         devices: what the jobs ran on, those of earlier commands included.
         without_gpu: number of jobs that asked for a GPU and found none.
@@ -37,7 +38,7 @@ class Attackers:
     """
 
     def __init__(self, ledger: Ledger, console: Console, *, retry_failed: bool = False) -> None:
-        self._ledger, self._console, self._retry_failed = ledger, console, retry_failed
+        self.ledger, self._console, self._retry_failed = ledger, console, retry_failed
         self._live = Live(ledger.path.parent)
         self.interrupted: list[str] = []
         self.devices: set[str] = set()
@@ -59,7 +60,7 @@ class Attackers:
         cpus = max(os.cpu_count() or 1, wanted)
         self._stack.callback(start_ray(stage.address or None, None if stage.address else cpus))
         self._pool = RayPool(
-            self._ledger,
+            self.ledger,
             max_running=stage.workers,
             retries=stage.retries,
             on_event=self._show,
@@ -91,7 +92,7 @@ class Attackers:
         if cell.config.federation.engine == "ray":
             self._pool.submit(specs)
         else:
-            run_serial(specs, self._ledger, self._show, retry_failed=self._retry_failed)
+            run_serial(specs, self.ledger, self._show, retry_failed=self._retry_failed)
 
     def unrepeated(self, run: Run) -> str:
         """What to know of jobs that an earlier commit ended; empty if there are none."""

@@ -12,9 +12,9 @@ from torch import Tensor
 from experiments.plan.cells import Cell
 from experiments.stages.donors import Donor, donors_of
 from fedsim.api.victims import Victims
-from fedsim.capture import CaptureKey
 from fedsim.metrics.tokens import Tokens
 from fedsim.records import CONTROLS
+from fedsim.store.capture import CaptureKey
 
 
 def controls(victims: Victims[Cell]) -> dict[CaptureKey, dict[str, Donor]]:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import NamedTuple
 
-from fedsim.files import Record
 from fedsim.records import AttackKey, ScoreRow
+from fedsim.store.files import Record
 
 EXACT = {"mse": (0.5 / 255) ** 2, "exact_match": 1.0}
 """Metric -> its value from which an example counts as exact: half a byte, or every token."""

@@ -11,9 +11,9 @@ from typing import TypeAlias
 import torch
 
 from experiments.plan.cells import Cell
-from fedsim.capture import CaptureKey
 from fedsim.knowledge import Knowledge
 from fedsim.seeds import generator
+from fedsim.store.capture import CaptureKey
 
 Facts: TypeAlias = tuple[str, str]
 """Whether a capture is a client's or which kind of probe, and the granted knowledge as JSON."""

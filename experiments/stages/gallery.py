@@ -14,13 +14,21 @@ from experiments.stages.png import png
 from experiments.wording.names import settings
 from fedsim.api.guesses import matched, read_guess
 from fedsim.api.victims import Victims
-from fedsim.capture import CaptureKey
-from fedsim.files import Record
+from fedsim.columns import decoded
 from fedsim.metrics.base import Examples
-from fedsim.plain_files import make_private
-from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, DefenseKey, ExampleKey, Modality, ScoreRow
-from fedsim.rows import read_rows, write_rows
-from fedsim.schema import decoded
+from fedsim.records import (
+    MAIN,
+    PRIOR_ONLY,
+    AttackKey,
+    DefenseKey,
+    ExampleKey,
+    Modality,
+    ScoreRow,
+)
+from fedsim.store.capture import CaptureKey
+from fedsim.store.files import Record
+from fedsim.store.plain_files import make_private
+from fedsim.store.rows import read_rows, write_rows
 
 FILE = Path("gallery") / "examples.parquet"
 SHOWN: dict[Modality, int] = {"image": 5, "text": 3}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.plan.cells import Cell
-from fedsim.files import read_record, write_json
-from fedsim.manifest import check_hashes, hashes
 from fedsim.records import SimulationRecord
+from fedsim.store.files import read_record, write_json
+from fedsim.store.manifest import check_hashes, hashes
 
 
 def seal_truth(cell: Cell) -> None:

@@ -13,7 +13,7 @@ from attacks.scheduling.jobs import JobSpec, Progress
 from experiments.stages.png import png
 from fedsim.api.live import FILE, Forming, LiveRecord
 from fedsim.errors import FedsimError
-from fedsim.files import write_bytes
+from fedsim.store.files import write_bytes
 
 EVERY = 1.0
 """Seconds between two writes."""

@@ -17,9 +17,9 @@ from experiments.stages.donors import Donor
 from experiments.stages.score import Scorer
 from fedsim.api.guesses import read_scores
 from fedsim.api.victims import Victims
-from fedsim.capture import CaptureKey
 from fedsim.records import FRESH_ROW, UNSCORED, JobRecord, ScoreRow
-from fedsim.rows import write_rows
+from fedsim.store.capture import CaptureKey
+from fedsim.store.rows import write_rows
 from fedsim.types import Batch
 
 RATES = {"membership_tpr_1": 0.01, "membership_tpr_01": 0.001}

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from experiments.plan.cells import Cell
 from fedsim.accountant import Schedule
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 from fedsim.defenses import build_chain
 from fedsim.errors import StoreError
-from fedsim.files import read_record
 from fedsim.participation import draw
 from fedsim.records import SimulationRecord
+from fedsim.store.files import read_record
 
 _COMPUTED = 16
 """Rounds of a long run for which epsilon is computed, which takes seconds each."""

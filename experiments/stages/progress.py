@@ -10,9 +10,9 @@ from experiments.stages.attack import jobs
 from experiments.stages.integrity import check_cell
 from fedsim.api.ledger import read_ledger
 from fedsim.api.unfinished import continuation
-from fedsim.capture import read_keyed
 from fedsim.errors import StoreError
 from fedsim.records import STATUSES, JobRecord
+from fedsim.store.capture import read_keyed
 
 
 class JobCounts(NamedTuple):

@@ -17,15 +17,14 @@ from experiments.stages.controls import controls, guessed_for_others, nearest_fo
 from experiments.stages.coverage import EXACT, Coverage, coverage
 from experiments.stages.gallery import gallery, write_gallery
 from experiments.stages.search_errors import SEARCHES, SearchErrors, search_errors
-from experiments.stages.signals import SignalRow, signals
 from experiments.stages.updates import UpdateRow, updates
 from experiments.stages.utility import defense_of, utility
 from fedsim.api.guesses import NOT_YET, StoredGuess, matched, read_guess
 from fedsim.api.victims import Victims
-from fedsim.build import registry
-from fedsim.capture import CaptureKey
+from fedsim.config.build import registry
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples, Metric
+from fedsim.process import one_thread
 from fedsim.records import (
     MAIN,
     OTHER_CLIENTS,
@@ -36,15 +35,15 @@ from fedsim.records import (
     ScoreRow,
     UtilityRow,
 )
-from fedsim.rows import write_rows
-from fedsim.threads import one_thread
+from fedsim.store.capture import CaptureKey
+from fedsim.store.rows import write_rows
 
 _CACHED = 256
 """Captures whose examples and guesses stay in memory: more than most rounds have."""
 
 
 def score(run: Run, console: Console) -> list[str]:
-    """Write scores, coverage, updates, signals and utility, each as a Parquet file.
+    """Write scores, coverage, updates and utility, each as a Parquet file.
 
     Beside them the gallery, which alone holds private examples. Returns the reason of each job that
     the machine interrupted and that is therefore left out, as are those that were not started.
@@ -63,7 +62,6 @@ def score(run: Run, console: Console) -> list[str]:
     write_rows(run.root / "scores.parquet", ScoreRow, scores)
     searched = [errors for cell in run.cells for errors in search_errors(cell)]
     write_rows(run.root / SEARCHES, SearchErrors, searched)
-    write_rows(run.root / "signals.parquet", SignalRow, [r for c in run.cells for r in signals(c)])
     write_rows(run.root / "utility.parquet", UtilityRow, [r for c in run.cells for r in utility(c)])
     write_gallery(run.root, shown)
     return list(
@@ -95,14 +93,20 @@ class Scorer:
         """Attacks on captures, after each of which ``on_scored`` is called."""
         return len(self._chosen) * len(self.victims.keys)
 
-    def rows(self) -> Iterator[ScoreRow]:
-        """All rows of the cell, by attack, capture, control, metric and example."""
+    def rows(self, clients: Collection[int] | None = None) -> Iterator[ScoreRow]:
+        """All rows of the cell, by attack, capture, control, metric and example.
+
+        Args:
+            clients: those to score; None for all.
+        """
         victims = self.victims
         truth = lru_cache(_CACHED)(victims.examples)
         others = controls(victims)
         for entry in self._chosen:
             guess = lru_cache(_CACHED)(partial(read_guess, victims))
             for key in victims.keys:
+                if clients is not None and key.client not in clients:
+                    continue
                 yield from self._compare(entry, key, guess(entry.label, key), truth(key), "none")
                 if entry.key.attack != PRIOR_ONLY:  # it is a baseline itself
                     for control, donor in others[key].items():
@@ -110,16 +114,9 @@ class Scorer:
                         yield from self._compare(entry, key, fed, truth(key), control)
                 self.on_scored(f"{entry.label} {key}")
             if entry.key.attack != PRIOR_ONLY:
-                yield from self.rows_for_others(entry)
+                yield from self._rows_for_others(entry, clients)
 
-    def attack_rows(self, entry: Entry, key: CaptureKey) -> Iterator[ScoreRow]:
-        """The rows of one attack on one capture, without controls."""
-        guess = read_guess(self.victims, entry.label, key)
-        yield from self._compare(entry, key, guess, self.victims.examples(key), "none")
-
-    def rows_for_others(
-        self, entry: Entry, clients: Collection[int] | None = None
-    ) -> Iterator[ScoreRow]:
+    def _rows_for_others(self, entry: Entry, clients: Collection[int] | None) -> Iterator[ScoreRow]:
         """One row for each private example: how near a guess at another client of the round came.
 
         Of a text whether it was guessed, of an image the least error.

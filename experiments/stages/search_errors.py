@@ -30,16 +30,16 @@ from experiments.stages.coverage import THRESHOLDS
 from experiments.stages.utility import defense_of
 from fedsim.api.guesses import matched, read_guess
 from fedsim.api.victims import Victims
-from fedsim.build import build
-from fedsim.capture import CaptureKey
-from fedsim.files import Record
+from fedsim.config.build import build
 from fedsim.metrics import METRICS
+from fedsim.process import one_thread
 from fedsim.records import MAIN, AttackKey
-from fedsim.rows import read_rows
 from fedsim.seeds import generator
+from fedsim.store.capture import CaptureKey
+from fedsim.store.files import Record
+from fedsim.store.rows import read_rows
 from fedsim.tasks import is_loadable, load_task
 from fedsim.tasks.base import Task
-from fedsim.threads import one_thread
 from fedsim.types import Batch
 
 SEARCHES = "searches.parquet"

@@ -12,15 +12,15 @@ import torch
 
 from experiments.plan.cells import Cell
 from experiments.stages.integrity import seal_truth
-from fedsim.capture import batch_tensors
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
+from fedsim.config.setting import load_setting
 from fedsim.data.holdings import fresh_rows
 from fedsim.data.partition import partition
-from fedsim.files import save_tensors
 from fedsim.local.steps import schedule
 from fedsim.participation import cohort_of, draw
 from fedsim.seeds import generator
-from fedsim.setting import load_setting
+from fedsim.store.capture import batch_tensors
+from fedsim.store.files import save_tensors
 from fedsim.types import Rows, joined
 
 _APP = "clients.app:app"

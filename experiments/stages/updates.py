@@ -8,8 +8,8 @@ import torch
 
 from experiments.plan.cells import Cell
 from fedsim.api.victims import Victims
-from fedsim.capture import CaptureKey, Observation
-from fedsim.files import Record
+from fedsim.store.capture import CaptureKey, Observation
+from fedsim.store.files import Record
 
 
 class UpdateRow(Record):

@@ -5,9 +5,8 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fedsim.capture import Observation
 from fedsim.knowledge import Fact
-from fedsim.plugins import Attack, Job, Reconstruction, known_labels
+from fedsim.plugins import Attack, Job, Observation, Reconstruction, known_labels
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 

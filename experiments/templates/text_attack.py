@@ -5,11 +5,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
 from fedsim.models.embeddings import embedding_names
-from fedsim.plugins import Attack, Job, Reconstruction, batch_of
+from fedsim.plugins import Attack, Job, Observation, Reconstruction, batch_of
 from fedsim.tasks.base import Task
 
 

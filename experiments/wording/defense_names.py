@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
 from typing import Any, TypeAlias
 
 from experiments.wording.names import option, title
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 
 NamedPart: TypeAlias = tuple[str, dict[str, Any]]
 """One defense of a chain: its name and its options."""
@@ -61,32 +61,6 @@ def short_options(defense: str, text: str) -> str:
     return " + ".join(filter(None, (_written(_changed(name, table)) for name, table in parts)))
 
 
-def strength(defense: str, text: str, members: Iterable[str], *, bare: bool = False) -> str:
-    """The options in which a defense differs from others of its name; empty if in none.
-
-    Args:
-        defense: name as in the rows.
-        text: its options.
-        members: options of all defenses of this name.
-        bare: leave the key out if only one option differs.
-    """
-    given = {other: _flat(defense, other) for other in (text, *members)}
-    keys = dict.fromkeys(key for table in given.values() for key in table)
-    differ = [key for key in keys if len({option(t.get(key)) for t in given.values()}) > 1]
-    known = {key: given[text][key] for key in differ if key in given[text]}
-    if bare and len(known) == 1:
-        return compact(next(iter(known.values())))
-    return _written({key[1]: value for key, value in known.items()})
-
-
-def varied(defense: str, members: Iterable[str]) -> str:
-    """Names of the options in which defenses of one name differ, such as ``fraction``."""
-    tables = [_flat(defense, text) for text in members]
-    keys = dict.fromkeys(key for table in tables for key in table)
-    differ = [key for key in keys if len({option(t.get(key)) for t in tables}) > 1]
-    return ", ".join(SYMBOLS.get(key, key) for _, key in differ)
-
-
 def compact(value: object) -> str:
     """The shortest text that keeps every digit: ``1e5`` for 100000.0, ``5`` for 5.0, ``0.001``."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -112,11 +86,6 @@ def _parts(defense: str, text: str) -> list[NamedPart] | None:
     return parts or [(defense, {})]
 
 
-def _flat(defense: str, text: str) -> dict[tuple[int, str], Any]:
-    parts = _parts(defense, text) or []
-    return {(i, key): value for i, (_, table) in enumerate(parts) for key, value in table.items()}
-
-
 def _changed(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     defaults = _defaults(name)
     return {k: v for k, v in sorted(table.items()) if k not in defaults or defaults[k] != v}
@@ -125,7 +94,7 @@ def _changed(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _defaults(name: str) -> Mapping[str, Any]:
     """Default of each option that has one, as JSON data; empty for an unknown defense."""
-    from fedsim.build import registry
+    from fedsim.config.build import registry
     from fedsim.defenses import DEFENSES
 
     kind: Any = registry(DEFENSES, "fedsim.defenses").get(name)

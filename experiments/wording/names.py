@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from fedsim.build import registry
-from fedsim.cell import CellConfig
+from fedsim.config.build import registry
+from fedsim.config.cell import CellConfig
 from fedsim.records import AttackKey
 
 TITLES = {
@@ -142,11 +142,6 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         nested = isinstance(value, Mapping)
         flat |= flatten(value, f"{prefix}{key}.") if nested else {prefix + key: value}
     return flat
-
-
-def swept(cells: Mapping[str, CellConfig]) -> dict[str, dict[str, Any]]:
-    """Cell -> the options, by dotted key, in which the cells differ beside seed and defense."""
-    return _differing({name: _flat(cell) for name, cell in cells.items()})
 
 
 def settings(cells: Mapping[str, CellConfig], runs: Mapping[str, str]) -> dict[str, str]:

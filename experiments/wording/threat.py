@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.plan.levels import level_of
+from experiments.wording.catalogue import sentence
 from experiments.wording.defense_names import cell_defense
 from experiments.wording.names import natural, title
 from experiments.wording.prose import counted
-from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
-from fedsim.federation import FederationConfig
+from fedsim.config.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.federation import FederationConfig
+from fedsim.config.named_code import is_named
 from fedsim.knowledge import FACTS, Fact
 from fedsim.models import (
     TEXT_MODELS,
@@ -20,37 +22,7 @@ from fedsim.models import (
     transformer,
 )
 from fedsim.models.mode import has_train_mode
-from fedsim.named_code import is_named
 from fedsim.tasks import task_kind
-
-WORDS: dict[Fact, str] = {
-    "labels": "which classes occur among the client's examples",
-    "num_examples": "how many examples a client used",
-    "all_rows": "whether these are all that the client owns",
-    "lengths": "the token count of each example",
-    "batch_size": "the batch size",
-    "local_steps": "the number of local steps",
-    "learning_rate": "the client's learning rate",
-    "optimizer": "the client's optimiser",
-    "train_mode": "whether dropout and batch statistics were on",
-    "training": "precision, schedule, clipping and other options of the client's training",
-    "defense": "which defense the client runs, with its options",
-    "auxiliary": "public rows like the private ones",
-}
-ATTACKER = (
-    "An honest-but-curious server. It follows the protocol, keeps the global model that it sent in "
-    "each round and every reply that came back, and tries to reconstruct the private data."
-)
-WHO = (
-    "An honest-but-curious server, which follows the protocol but tries to reconstruct the private "
-    "data from the updates that it receives."
-)
-OUT_OF_SCOPE = (
-    "Malicious servers that change the architecture or the weights to make clients leak; colluding "
-    "clients; attacks on the channel or on a client's machine. A low number means that these "
-    "attacks failed, not that no attack can succeed."
-)
-AUTO = "random for a built-in model, else pretrained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +61,9 @@ def threat_model(cells: Sequence[CellConfig], *, foreign: bool = False) -> Threa
     described = _captured if foreign else _protocol
     lines = [described(cell) for cell in cells if cell.capture.enabled or len(alone) == len(cells)]
     return ThreatModel(
-        granted=tuple(WORDS[fact] for fact in facts if count[fact] == len(cells)),
-        withheld=tuple(WORDS[fact] for fact in facts if count[fact] == 0),
-        varied=tuple(WORDS[fact] for fact in facts if 0 < count[fact] < len(cells)),
+        granted=tuple(fact_words(fact) for fact in facts if count[fact] == len(cells)),
+        withheld=tuple(fact_words(fact) for fact in facts if count[fact] == 0),
+        varied=tuple(fact_words(fact) for fact in facts if 0 < count[fact] < len(cells)),
         protocol=tuple(
             (what, " or ".join(dict.fromkeys(line[what] for line in lines if what in line)))
             for what in dict.fromkeys(what for line in lines for what in line)
@@ -102,6 +74,11 @@ def threat_model(cells: Sequence[CellConfig], *, foreign: bool = False) -> Threa
         ),
         foreign=foreign,
     )
+
+
+def fact_words(fact: Fact) -> str:
+    """What a fact is, as a clause."""
+    return sentence(f"fact.{fact}")
 
 
 def withheld(models: Sequence[ThreatModel]) -> tuple[str, ...]:
@@ -153,7 +130,7 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         "rounds": str(run.rounds),
         "batch size": str(run.batch_size),
         "client mode": _mode(cell),
-        "first weights": AUTO if task.weights == "auto" else task.weights,
+        "first weights": sentence("threat.weights") if task.weights == "auto" else task.weights,
         "private rows": f"{task.dataset}, {task.split}",
     }
     if run.protocol == "fedavg":
@@ -200,11 +177,9 @@ def _captured(cell: CellConfig) -> dict[str, str]:
 
 def _stored(policy: CaptureConfig) -> str:
     """What the server keeps of a reply where that is not all; empty if it is."""
-    if not policy.enabled:
+    if not policy.enabled or not policy.tensors:
         return ""
-    parts = [f"the tensors of {', '.join(policy.tensors)}"] if policy.tensors else []
-    parts += ["rounded to float16"] if policy.dtype == "float16" else []
-    return ", ".join(parts)
+    return f"the tensors of {', '.join(policy.tensors)}"
 
 
 def _training(run: FederationConfig) -> str:

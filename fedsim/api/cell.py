@@ -7,15 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsim.cell import CellConfig
-from fedsim.files import read_record
+from fedsim.config.cell import CellConfig
+from fedsim.store.files import read_record
 
 if TYPE_CHECKING:  # these import torch
     from fedsim.api.guesses import StoredGuess
     from fedsim.api.victims import Victims
-    from fedsim.capture import CaptureStore
     from fedsim.records import JobRecord, SimulationRecord, UtilityPoint
-    from fedsim.truth import TruthStore
+    from fedsim.store.capture import CaptureStore
+    from fedsim.store.truth import TruthStore
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class CellFolder:
     @property
     def captures(self) -> CaptureStore:
         """The captures: what the server saw."""
-        from fedsim.capture import CaptureStore
+        from fedsim.store.capture import CaptureStore
 
         return CaptureStore(self.folder / "captures")
 
     @property
     def truth(self) -> TruthStore:
         """The private data behind the captures, which the server did not see."""
-        from fedsim.truth import TruthStore
+        from fedsim.store.truth import TruthStore
 
         return TruthStore(self.folder / "truth")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from fedsim.files import SCHEMA, Data, Sealed
+from fedsim.store.files import SCHEMA, Data, Sealed
 
-Objective: TypeAlias = Literal["data reconstruction", "membership inference", "property inference"]
+Objective: TypeAlias = Literal["data reconstruction", "membership inference"]
 """Attackers' objectives against privacy in the words of NIST AI 100-2 E2025, section 2.4."""
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from fedsim.api.victims import Victims
-from fedsim.capture import CaptureKey, batch_from, read_keyed
-from fedsim.files import load_tensors
 from fedsim.metrics.base import Examples
 from fedsim.metrics.match import Assignment, align, match, nothing
 from fedsim.records import JobRecord, Modality
+from fedsim.store.capture import CaptureKey, batch_from, read_keyed
+from fedsim.store.files import load_tensors
 
 NOT_YET = "not attacked yet"
 """Reason of a job that the attack stage did not come to."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsim.errors import StoreError
-from fedsim.files import unwritable
-from fedsim.plain_files import open_plain
 from fedsim.records import State
+from fedsim.store.files import unwritable
+from fedsim.store.plain_files import open_plain
 
 LEDGER = 2
 """Version of the file: labels and options of the first hold options that have their defaults, so

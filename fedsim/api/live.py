@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from fedsim.files import Record, read_record
+from fedsim.store.files import Record, read_record
 
 FILE = "live.json"
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedsim.api.cell import StoredCell
 from fedsim.api.unfinished import continuation, to_report
+from fedsim.config.toml_source import read_toml
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import SCHEMA, Record, digest, read_bytes, read_json, read_record
-from fedsim.plain_files import check_folder
-from fedsim.toml_source import read_toml
+from fedsim.store.files import SCHEMA, Record, digest, read_bytes, read_json, read_record
+from fedsim.store.plain_files import check_folder
 
 if TYPE_CHECKING:  # pandas and pyarrow are imported with the first table
     import pandas as pd
@@ -56,7 +56,7 @@ class RunFolder:
         Raises:
             StoreError: the file is missing or altered, or its columns are not those of ``kind``.
         """
-        from fedsim.rows import read_rows
+        from fedsim.store.rows import read_rows
 
         return read_rows(self.root / f"{name}.parquet", kind)
 
@@ -92,11 +92,6 @@ class RunFolder:
         """Scores of the attacks that infer membership; none without such attacks."""
         return self._scored("membership") if (self.root / "membership.parquet").exists() else []
 
-    @property
-    def properties(self) -> list[ScoreRow]:
-        """Scores of the attacks that infer classes or words; none without such attacks."""
-        return self._scored("properties") if (self.root / "properties.parquet").exists() else []
-
     def _scored(self, name: str) -> list[ScoreRow]:
         from fedsim.records import ScoreRow
 
@@ -109,7 +104,7 @@ class RunFolder:
     def frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """``scores`` and ``utility`` as data frames, a column for each field."""
         from fedsim.records import ScoreRow, UtilityRow
-        from fedsim.rows import frame_of
+        from fedsim.store.rows import frame_of
 
         return frame_of(self.scores, ScoreRow), frame_of(self.utility, UtilityRow)
 

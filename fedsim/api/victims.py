@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 from fedsim.api.cell import CellFolder
-from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
 from fedsim.metrics.base import Examples
+from fedsim.store.capture import CaptureKey
+from fedsim.store.truth import TruthRecord, pooled
 from fedsim.tasks import from_elsewhere, load_task
 from fedsim.tasks.base import Task
-from fedsim.truth import TruthRecord, pooled
 from fedsim.types import Batch, joined
 
 C = TypeVar("C", bound=CellFolder)

@@ -31,7 +31,7 @@ class Filter:
 
     Attributes:
         sentences: split each text into sentences first.
-        criteria: conditions from cheap to expensive, so that expensive ones see few texts.
+        criteria: conditions, each on what the ones before it left.
     """
 
     sentences: bool = False

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsim import seeds
-from fedsim.cell import AuxiliaryConfig, CellConfig, TaskConfig
+from fedsim.config.cell import AuxiliaryConfig, CellConfig, TaskConfig
 from fedsim.data.filters import NO_FILTER, Filter
 from fedsim.data.rows import is_builtin, load_rows, split_sizes
 from fedsim.data.splits import Split

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsim import seeds
+from fedsim.config.federation import FederationConfig
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
 
 Positions: TypeAlias = NDArray[np.int64]
 ClassShares: TypeAlias = NDArray[np.float64]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedsim.columns import encoded
 from fedsim.data import DATASETS
 from fedsim.data.builtin import Builtin
 from fedsim.data.columns import (
@@ -23,7 +24,6 @@ from fedsim.data.splits import Split
 from fedsim.data.table_columns import find_columns, read_values
 from fedsim.data.tables import Tables, locate, open_tables
 from fedsim.errors import ConfigError
-from fedsim.schema import encoded
 from fedsim.types import Rows
 
 

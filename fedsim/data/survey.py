@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.columns import SURVEY, Column, encoded
 from fedsim.data.builtin import Builtin
-from fedsim.schema import SURVEY, Column, encoded
 
 
 class Survey(Builtin):

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.columns import Column
 from fedsim.errors import ConfigError
-from fedsim.schema import Column
 
 _MOST_CATEGORIES = 100
 """Different texts of a column, above which it holds no categories. Half of it refuses the countries
@@ -39,7 +39,7 @@ def find_columns(
 
 
 def read_values(table: Any, columns: Sequence[Column], first: int, dataset: str) -> Tensor:  # noqa: ANN401
-    """Whole values int64 ``(row, column)``, see ``fedsim.schema.Column``.
+    """Whole values int64 ``(row, column)``, see ``fedsim.columns.Column``.
 
     Args:
         table: a slice of a split.

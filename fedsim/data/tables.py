@@ -17,13 +17,6 @@ _SAVED = ("dataset_dict.json", "state.json")
 """Files that ``save_to_disk`` of the datasets library writes."""
 
 
-def cache_folder() -> Path:
-    """Folder in which the library caches converted files, and fedsim its measurements of them."""
-    import datasets
-
-    return Path(datasets.config.HF_DATASETS_CACHE)
-
-
 def locate(dataset: str) -> tuple[str, str]:
     """Folder or hub id, and configuration (may be empty), of ``id[:configuration]``."""
     identifier, _, configuration = dataset.partition(":")

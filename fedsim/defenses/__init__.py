@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fedsim.build import build, registry
+from fedsim.config.build import build, registry
 from fedsim.defenses.ats import Ats
 from fedsim.defenses.base import Defense
 from fedsim.defenses.censor import Censor
@@ -13,7 +13,6 @@ from fedsim.defenses.clip import Clip
 from fedsim.defenses.dp_client import DpClient
 from fedsim.defenses.dp_server import DpServer
 from fedsim.defenses.dp_sgd import DpSgd
-from fedsim.defenses.dropout import Dropout
 from fedsim.defenses.dual_prune import DualPrune
 from fedsim.defenses.error_feedback import ErrorFeedback
 from fedsim.defenses.fedsa_lora import FedsaLora
@@ -51,7 +50,6 @@ DEFENSES: dict[str, type[Defense]] = {
     "svt_privacy": SvtPrivacy,
     "quantize": Quantize,
     "sign": Sign,
-    "dropout": Dropout,
     "freeze_embeddings": FreezeEmbeddings,
     "soteria": Soteria,
     "censor": Censor,

@@ -44,6 +44,7 @@ class Ats(Defense):
     run_by: ClassVar[str] = "the client; the authors' code has it"
     known: ClassVar[str] = "The policies; the image is moved back by the border that fits."
     claim: ClassVar[str] = '"infeasible for the adversary to extract any useful information"'
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"inputs"})
 
     policies: Annotated[tuple[str, ...], Field(min_length=1)] = ("21-13-3", "7-4-15")
 
@@ -87,11 +88,6 @@ class Ats(Defense):
         cases = [case for policy in self.policies for case in _cases(policy)]
         guesses = [_undone(image, case) for case in cases]
         return min(guesses, key=lambda guess: guess.misfit).image
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """The examples."""
-        return frozenset({"inputs"})
 
 
 class _Undone(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -72,21 +72,6 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Following:
-    """A clipping norm that follows a quantile of the updates' lengths (Andrew et al. 2021).
-
-    Attributes:
-        quantile: share of the updates that are to be no longer than the norm.
-        rate: of its logarithm.
-        count_std: standard deviation of the noise on the number of updates that are not longer.
-    """
-
-    quantile: float
-    rate: float
-    count_std: float
-
-
-@dataclass(frozen=True)
 class Defense:
     """A defense that changes nothing; every other defense overrides some of its hooks.
 
@@ -105,6 +90,8 @@ class Defense:
         run_by: who runs it, and which product or code has it.
         known: what an adaptive attacker uses of it, in a sentence.
         claim: what its paper's abstract says of inversion; empty if nothing.
+        loses: its ``distortions``, where they do not depend on its options.
+        tuned_by: its ``strength``, where that does not.
 
     Example:
         A chain of one defense, by the name and the options of an experiment file:
@@ -124,6 +111,8 @@ class Defense:
     run_by: ClassVar[str] = "the client"
     known: ClassVar[str] = "Its options, and what its members say of it."
     claim: ClassVar[str] = ""
+    loses: ClassVar[frozenset[Distortion]] = frozenset()
+    tuned_by: ClassVar[Strength | None] = None
 
     def fit(self, schedule: Schedule) -> Defense:
         """The same defense, its noise set for a client with this schedule."""
@@ -183,8 +172,13 @@ class Defense:
         return self
 
     def encode(self, packed: Encoding) -> Encoding:
-        """Packing of the update after this defense, given the packing before it."""
-        return packed
+        """Packing of the update after this defense, given the packing before it.
+
+        Noise fills all bits. Zeros are left out, and the others come with indices.
+        """
+        if "noise" in self.distortions:
+            return Encoding()
+        return replace(packed, sparse=True) if "sparsity" in self.distortions else packed
 
     def slack(self, received: Tensors) -> Tensors:
         """Largest distance of each coordinate from its received value, where rounding bounds it.
@@ -204,6 +198,11 @@ class Defense:
         return False
 
     @property
+    def overclaims(self) -> str:
+        """Why its options protect less than they say, a clause; empty if nothing is wrong."""
+        return ""
+
+    @property
     def remembers(self) -> bool:
         """True if the client adds to its update what was not sent of the ones before it."""
         return False
@@ -216,7 +215,7 @@ class Defense:
     @property
     def distortions(self) -> frozenset[Distortion]:
         """Distortions that an adaptive attacker has to allow for; empty if nothing is distorted."""
-        return frozenset()
+        return self.loses
 
     @property
     def gaussian(self) -> Gaussian | None:
@@ -229,11 +228,6 @@ class Defense:
     @property
     def at_server(self) -> Gaussian | None:
         """What the server is asked to do to each update and their mean, after it has seen them."""
-        return None
-
-    @property
-    def server_follows(self) -> Following | None:
-        """How the server's clipping norm changes from round to round; None if it is fixed."""
         return None
 
     @property
@@ -254,7 +248,7 @@ class Defense:
     @property
     def strength(self) -> Strength | None:
         """The option that makes it stronger; None if there is nothing to search."""
-        return None
+        return self.tuned_by
 
     @property
     def per_example(self) -> bool:
@@ -275,6 +269,16 @@ class Defense:
     def changes_update(self) -> bool:
         """True if ``on_update`` is overridden."""
         return type(self).on_update is not Defense.on_update
+
+
+@dataclass(frozen=True)
+class Repeatable(Defense):
+    """A defense of the update that draws nothing, so that its surrogate is itself."""
+
+    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """The surrogate; ``rng`` is not used."""
+        del rng
+        return self.surrogate(update)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedsim import accountant
 from fedsim.accountant import Schedule
 from fedsim.defenses.base import Defense, Distortion, Gaussian
-from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.strength import Strength
 from fedsim.errors import ConfigError
@@ -98,11 +97,6 @@ class Budgeted(Defense):
     def surrogate(self, update: Tensors) -> Tensors:
         """Clipping of the whole update, without noise; exact for a batch of one example."""
         return cut(update, self.clip)
-
-    def encode(self, packed: Encoding) -> Encoding:
-        """Full precision: noise fills all bits."""
-        del packed
-        return Encoding()
 
     @property
     def distortions(self) -> frozenset[Distortion]:

@@ -46,6 +46,7 @@ class Censor(Defense):
         "Lengths, a right angle to what was sent, and whether that is the true gradient."
     )
     claim: ClassVar[str] = "withstands five attacks, keeps utility"
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"orthogonal"})
 
     trials: Annotated[int, Field(ge=1)] = 20
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-4
@@ -77,8 +78,3 @@ class Censor(Defense):
         trial = drawn - part * value
         # Of a single number nothing is orthogonal to it.
         return length * trial / trial.norm() if value.numel() > 1 else torch.zeros_like(value)
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """All but lengths and angles, if it is not the true gradient."""
-        return frozenset({"orthogonal"})

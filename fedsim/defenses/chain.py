@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedsim.accountant import Schedule
-from fedsim.build import options_of
+from fedsim.config.build import options_of
 from fedsim.defenses.base import Defense, Distortion, Step, Unit
 from fedsim.defenses.encoding import Encoding
 from fedsim.types import Batch, Tensors
@@ -46,6 +46,11 @@ class Chain(Defense):
     def options_json(self) -> str:
         """``tables`` as canonical JSON: a list of objects with sorted keys and without spaces."""
         return json.dumps(self.tables, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def overclaims(self) -> str:
+        """Those of the defenses."""
+        return "; ".join(filter(None, (defense.overclaims for defense in self.defenses)))
 
     @property
     def per_example(self) -> bool:

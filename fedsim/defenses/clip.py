@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedsim.defenses.base import Defense, DefenseFamily, Distortion, Gaussian
+from fedsim.defenses.base import DefenseFamily, Distortion, Gaussian, Repeatable
 from fedsim.defenses.strength import Strength
 from fedsim.magnitudes import cut
 from fedsim.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clip(Defense):
+class Clip(Repeatable):
     """Scales the update down to a given norm if it is longer (as in McMahan et al. 2018).
 
     The client sends ``u * min(1, norm / |u|)``, ``|u|`` being the Euclidean norm over all tensors,
@@ -37,29 +36,16 @@ class Clip(Defense):
     family: ClassVar[DefenseFamily] = "baseline"
     run_by: ClassVar[str] = "the client; a part of every DP mechanism"
     known: ClassVar[str] = "The norm; only the length is lost."
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"scale"})
+    tuned_by: ClassVar[Strength] = Strength("norm", 100.0, 1e-3)
 
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The clipped update; ``rng`` is not used."""
-        del rng
-        return cut(update, self.norm)
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The clipping itself, which is differentiable."""
         return cut(update, self.norm)
 
     @property
-    def distortions(self) -> frozenset[Distortion]:
-        """Only the length."""
-        return frozenset({"scale"})
-
-    @property
     def gaussian(self) -> Gaussian:
         """The clipping alone: noise of no size."""
         return Gaussian(0.0, self.norm)
-
-    @property
-    def strength(self) -> Strength:
-        """The norm; the shorter, the stronger."""
-        return Strength("norm", 100.0, 1e-3)

@@ -8,11 +8,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedsim.defenses.base import Defense, DefenseFamily, Following, Gaussian
+from fedsim.defenses.base import Defense, DefenseFamily, Gaussian
 from fedsim.defenses.budget import refuse_sent_statistics
-
-_CLIP_RATE = 0.2
-"""Rate at which the norm follows the quantile, that of Andrew et al."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,21 +26,9 @@ class DpServer(Defense):
     but not from the server that this project is about; none is claimed, and its column stays empty.
     Under secure aggregation the server clips the means of cohorts, which are all that it has.
 
-    With ``quantile`` g the norm follows the updates (Andrew et al. 2021): after each round, with b
-    the share of updates that were no longer than C,
-
-        C <- C exp(-0.2 (b + N(0, count_std^2) / clients - g)),
-
-    and the noise on the updates grows to ``(sigma^-2 - (2 count_std)^-2)^-1/2``, so that both
-    together are as private as sigma. Flower 1.41 takes b to be the share that was clipped, with the
-    same sign: its norm runs away from the quantile, to 0 if more are clipped and without end if
-    fewer are.
-
     Attributes:
-        clip: largest Euclidean norm of one client's update; with ``quantile`` in the first round.
+        clip: largest Euclidean norm of one client's update.
         noise_multiplier: standard deviation of the noise on the sum, in units of the norm.
-        quantile: share of the updates that the norm is to leave as they are; None for a fixed norm.
-        count_std: standard deviation of the noise on the number of updates that are not longer.
     """
 
     family: ClassVar[DefenseFamily] = "DP"
@@ -54,17 +39,6 @@ class DpServer(Defense):
 
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    quantile: Annotated[float, Field(ge=0, le=1)] | None = None
-    count_std: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-
-    def __post_init__(self) -> None:
-        if self.count_std and self.quantile is None:
-            raise ValueError("count_std is of no use without quantile; set one, or leave it out")
-        if 0 < 2 * self.count_std <= self.noise_multiplier:
-            raise ValueError(
-                f"count_std = {self.count_std:g} spends more than noise_multiplier = "
-                f"{self.noise_multiplier:g} allows; raise it above half of that"
-            )
 
     def on_statistics(self, model: nn.Module) -> None:
         """Refuse batch statistics, which would be averaged without noise.
@@ -77,14 +51,4 @@ class DpServer(Defense):
     @property
     def at_server(self) -> Gaussian:
         """Clipping of each update, and noise on their mean for the largest weight of 1."""
-        multiplier = self.noise_multiplier
-        if self.count_std and multiplier:
-            multiplier = (multiplier**-2 - (2 * self.count_std) ** -2) ** -0.5
-        return Gaussian(multiplier * self.clip, self.clip)
-
-    @property
-    def server_follows(self) -> Following | None:
-        """The quantile that the norm follows, if it does."""
-        if self.quantile is None:
-            return None
-        return Following(self.quantile, _CLIP_RATE, self.count_std)
+        return Gaussian(self.noise_multiplier * self.clip, self.clip)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedsim.defenses.base import Defense, DefenseFamily, Distortion
-from fedsim.defenses.encoding import Encoding
+from fedsim.defenses.base import DefenseFamily, Distortion, Repeatable
 from fedsim.defenses.prune import largest
 from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualPrune(Defense):
+class DualPrune(Repeatable):
     """Zeroes the largest and the smallest magnitudes of each tensor (Xue et al. 2024, "DGP").
 
     Of a tensor of m coordinates the ``round(m * largest)`` of greatest magnitude are set to 0, and
@@ -39,6 +37,7 @@ class DualPrune(Defense):
     run_by: ClassVar[str] = "the client"
     known: ClassVar[str] = "The zeros, which are left out of the comparison."
     claim: ClassVar[str] = "withstands the strongest attacks, keeps utility"
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"sparsity"})
 
     largest: Annotated[float, Field(ge=0, lt=1)] = 0.05
     smallest: Annotated[float, Field(ge=0, lt=1)] = 0.75
@@ -46,11 +45,6 @@ class DualPrune(Defense):
     def __post_init__(self) -> None:
         if self.largest + self.smallest >= 1:
             raise ValueError("largest and smallest leave nothing to send; lower one of them")
-
-    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The pruned update; ``rng`` is not used."""
-        del rng
-        return self.surrogate(update)
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The same pruning, with a mask constant under differentiation."""
@@ -67,16 +61,7 @@ class DualPrune(Defense):
             mask = mask & ~largest(flat, top)
         return mask.view_as(value)
 
-    def encode(self, packed: Encoding) -> Encoding:
-        """Zeros are left out; the others come with indices."""
-        return replace(packed, sparse=True)
-
     @property
     def strength(self) -> Strength:
         """The share at the bottom."""
         return Strength("smallest", 0.1, 0.94, "rest", end=1 - self.largest)
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """Zeros."""
-        return frozenset({"sparsity"})

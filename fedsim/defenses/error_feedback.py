@@ -31,13 +31,9 @@ class ErrorFeedback(Defense):
     family: ClassVar[DefenseFamily] = "compression"
     run_by: ClassVar[str] = "the client"
     known: ClassVar[str] = "What the compression after it says; the memory is private."
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"noise"})
 
     @property
     def remembers(self) -> bool:
         """Always."""
         return True
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """What is left of earlier rounds, as noise."""
-        return frozenset({"noise"})

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedsim.defenses.base import Defense, DefenseFamily
+from fedsim.defenses.base import DefenseFamily, Repeatable
 from fedsim.errors import ConfigError
 from fedsim.models.lora import is_second_factor
 from fedsim.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedsaLora(Defense):
+class FedsaLora(Repeatable):
     """Sends the factors A of adapters B A, and keeps each client's B (Guo et al. 2025).
 
     The client trains both factors and goes on from its own B in its next round. The gradient of A,
@@ -45,11 +44,6 @@ class FedsaLora(Defense):
                 f"fedsa_lora: {type(model).__name__} has no adapter. "
                 "Set task.lora_rank, or leave this defense out."
             )
-
-    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The update without B; ``rng`` is not used."""
-        del rng
-        return self.surrogate(update)
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The same."""

@@ -10,7 +10,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedsim.defenses.base import DefenseFamily, Distortion, Gaussian, StagedDefense
-from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
@@ -31,6 +30,8 @@ class GaussianNoise(StagedDefense):
     family: ClassVar[DefenseFamily] = "baseline"
     run_by: ClassVar[str] = "the client; every paper on inversion compares with it"
     known: ClassVar[str] = "The standard deviation, by which a squared distance is the likelihood."
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"noise"})
+    tuned_by: ClassVar[Strength] = Strength("std", 1e-5, 1.0)
 
     std: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -41,25 +42,10 @@ class GaussianNoise(StagedDefense):
             for name, value in update.items()
         }
 
-    def encode(self, packed: Encoding) -> Encoding:
-        """Full precision: noise fills all bits."""
-        del packed
-        return Encoding()
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """Noise."""
-        return frozenset({"noise"})
-
     @property
     def gaussian(self) -> Gaussian:
         """The noise."""
         return Gaussian(self.std)
-
-    @property
-    def strength(self) -> Strength:
-        """The standard deviation."""
-        return Strength("std", 1e-5, 1.0)
 
     def _noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
         drawn = torch.randn(value.shape, generator=rng, device=rng.device, dtype=torch.float32)

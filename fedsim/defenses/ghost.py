@@ -58,6 +58,7 @@ class Ghost(Defense):
     run_by: ClassVar[str] = "the client; the authors' code has it"
     known: ClassVar[str] = "The word table: which tokens a shadow may stand for."
     claim: ClassVar[str] = 'recovers "as low as 1%", also adaptively'
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"inputs"})
 
     neighbours: Annotated[int, Field(ge=1)] = 70
     overlap: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -161,11 +162,6 @@ class Ghost(Defense):
             if fits.any():
                 return nearest[fits]
         return near[: self.neighbours]
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """The examples."""
-        return frozenset({"inputs"})
 
 
 def _likeliest(

@@ -12,7 +12,6 @@ from torch import nn
 
 from fedsim.defenses.base import Defense, DefenseFamily, Distortion, Gaussian
 from fedsim.defenses.budget import refuse_sent_statistics
-from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.strength import Strength
 from fedsim.magnitudes import cut
@@ -46,6 +45,7 @@ class LocalDp(Defense):
     family: ClassVar[DefenseFamily] = "deployed"
     run_by: ClassVar[str] = "the client; Flower's LocalDpMod"
     known: ClassVar[str] = "Clipping norm and noise, by which a squared distance is the likelihood."
+    tuned_by: ClassVar[Strength] = Strength("epsilon", 1e6, 1.0)
 
     clipping_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     sensitivity: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -56,6 +56,18 @@ class LocalDp(Defense):
     def std(self) -> float:
         """Standard deviation of the noise on each coordinate, in units of the update."""
         return self.sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+
+    @property
+    def overclaims(self) -> str:
+        """Where two updates may differ by more than the sensitivity, as twice the clip."""
+        apart = 2 * self.clipping_norm
+        if not 0 < self.sensitivity < apart:
+            return ""
+        return (
+            f"a sensitivity of {self.sensitivity:.3g} beside a clip of {self.clipping_norm:.3g} is "
+            f"1/{apart / self.sensitivity:,.0f} of what two updates may differ by: the epsilon of "
+            f"this noise is about {self.epsilon * apart / self.sensitivity:.2g}"
+        )
 
     def on_statistics(self, model: nn.Module) -> None:
         """Refuse batch statistics, which the update's clipping and noise do not cover.
@@ -73,11 +85,6 @@ class LocalDp(Defense):
         """The clipping, without noise."""
         return cut(update, self.clipping_norm)
 
-    def encode(self, packed: Encoding) -> Encoding:
-        """Full precision: noise fills all bits."""
-        del packed
-        return Encoding()
-
     @property
     def distortions(self) -> frozenset[Distortion]:
         """The length, and noise unless the sensitivity is 0."""
@@ -87,8 +94,3 @@ class LocalDp(Defense):
     def gaussian(self) -> Gaussian:
         """The noise of one message."""
         return Gaussian(self.std, self.clipping_norm)
-
-    @property
-    def strength(self) -> Strength:
-        """The budget of a message."""
-        return Strength("epsilon", 1e6, 1.0)

@@ -48,6 +48,7 @@ class Mixup(Defense):
     family: ClassVar[DefenseFamily] = "published"
     run_by: ClassVar[str] = "the client; recipes of training have it"
     known: ClassVar[str] = "That mixtures of a batch come from as many images, which are bytes."
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"inputs"})
 
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
@@ -82,11 +83,6 @@ class Mixup(Defense):
             return batch
         images = ((unmixing @ mixtures).clamp(0, 1) * 255).round() / 255
         return replace(batch, inputs=images.reshape(batch.inputs.shape).to(batch.inputs.dtype))
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """The examples."""
-        return frozenset({"inputs"})
 
 
 def _unmixings(mixtures: Tensor) -> Iterator[tuple[Tensor, float]]:

@@ -48,6 +48,8 @@ class OptimalNoise(Defense):
     run_by: ClassVar[str] = "the client; the authors' code has it"
     known: ClassVar[str] = "How much noise is expected where, learned from other examples."
     claim: ClassVar[str] = "protects better than noise and pruning, with better utility"
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"noise"})
+    tuned_by: ClassVar[Strength] = Strength("std", 1e-4, 10.0)
 
     std: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     samples: Annotated[int, Field(ge=1)] = 10
@@ -91,16 +93,6 @@ class OptimalNoise(Defense):
         with torch.no_grad():
             slopes: Tensors = vmap(lambda along: jvp(of, (inputs,), (along,))[1])(drawn)
         return {name: slopes[f"model.{name}"].square().mean(0).sqrt() for name in gradient}
-
-    @property
-    def strength(self) -> Strength:
-        """The root mean square."""
-        return Strength("std", 1e-4, 10.0)
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """Noise."""
-        return frozenset({"noise"})
 
 
 class _Loss(nn.Module):

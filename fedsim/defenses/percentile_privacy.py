@@ -12,14 +12,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedsim.accountant import Schedule
-from fedsim.defenses.base import Defense, DefenseFamily, Distortion
-from fedsim.defenses.encoding import Encoding
+from fedsim.defenses.base import DefenseFamily, Distortion, Repeatable
 from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class PercentilePrivacy(Defense):
+class PercentilePrivacy(Repeatable):
     """The filter of that name in NVFlare (Shokri and Shmatikov 2015), with its defaults.
 
     With d the update divided by the round's local steps and c the ``percentile`` of ``|d|`` over
@@ -44,6 +43,8 @@ class PercentilePrivacy(Defense):
     family: ClassVar[DefenseFamily] = "deployed"
     run_by: ClassVar[str] = "the client; a filter of NVFlare"
     known: ClassVar[str] = "The filter itself, as a differentiable function."
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"sparsity", "truncation"})
+    tuned_by: ClassVar[Strength] = Strength("percentile", 10.0, 99.99, "rest", end=100.0)
 
     percentile: Annotated[float, Field(ge=0, le=100)] = 10.0
     gamma: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
@@ -52,11 +53,6 @@ class PercentilePrivacy(Defense):
     def fit(self, schedule: Schedule) -> Self:
         """The same filter, for the local steps of a round of this schedule."""
         return self if self.steps else replace(self, steps=round_steps(schedule))
-
-    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The filtered update; ``rng`` is not used."""
-        del rng
-        return self.surrogate(update)
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The filter; truncated coordinates and those left out have no slope."""
@@ -71,20 +67,6 @@ class PercentilePrivacy(Defense):
 
     def _filtered(self, value: Tensor, cutoff: Tensor) -> Tensor:
         return value.where(value.detach().abs() >= cutoff, 0).clamp(-self.gamma, self.gamma)
-
-    def encode(self, packed: Encoding) -> Encoding:
-        """Zeros are left out; the others come with indices."""
-        return replace(packed, sparse=True)
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """Zeros and caps."""
-        return frozenset({"sparsity", "truncation"})
-
-    @property
-    def strength(self) -> Strength:
-        """The percentile; gamma stays."""
-        return Strength("percentile", 10.0, 99.99, "rest", end=100.0)
 
 
 def filterable(value: Tensor) -> bool:

@@ -10,13 +10,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedsim.defenses.base import Defense, DefenseFamily, Distortion
+from fedsim.defenses.base import DefenseFamily, Distortion, Repeatable
 from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pfgd(Defense):
+class Pfgd(Repeatable):
     """Prunes frequencies of the update (Palihawadana et al. 2023, "pFGD").
 
     Each tensor is flattened to x of length n. With the orthonormal cosine transform of type IV,
@@ -38,13 +38,10 @@ class Pfgd(Defense):
     run_by: ClassVar[str] = "the client; the authors' code has it"
     known: ClassVar[str] = "The projection itself, as a differentiable function."
     claim: ClassVar[str] = "mitigates inversion"
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"projection"})
+    tuned_by: ClassVar[Strength] = Strength("fraction", 0.01, 0.99, "linear")
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.01
-
-    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The update without its low frequencies; ``rng`` is not used."""
-        del rng
-        return self.surrogate(update)
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The projection itself."""
@@ -60,16 +57,6 @@ class Pfgd(Defense):
         coefficients = cosines(value.flatten())
         high = torch.arange(value.numel(), device=value.device) >= count
         return cosines(coefficients * high).view_as(value).to(value.dtype)
-
-    @property
-    def strength(self) -> Strength:
-        """The share of the coefficients that is left out."""
-        return Strength("fraction", 0.01, 0.99, "linear")
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """A linear part."""
-        return frozenset({"projection"})
 
 
 def cosines(values: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,7 +10,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedsim.defenses.base import DefenseFamily, Distortion, StagedDefense
-from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
@@ -41,6 +39,8 @@ class Prune(StagedDefense):
     family: ClassVar[DefenseFamily] = "compression"
     run_by: ClassVar[str] = "the client; top-k sparsification in most libraries"
     known: ClassVar[str] = "The zeros, and of the largest that no other coordinate is above them."
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"sparsity"})
+    tuned_by: ClassVar[Strength] = Strength("fraction", 0.5, 0.9999, "rest")
 
     fraction: Annotated[float, Field(ge=0, lt=1)]
     scope: Literal["global", "tensor"] = "global"
@@ -71,24 +71,10 @@ class Prune(StagedDefense):
             pruned |= self._prune({name: value})
         return pruned
 
-    def encode(self, packed: Encoding) -> Encoding:
-        """Zeros are left out; the others come with indices, even if the choice was random."""
-        return replace(packed, sparse=True)
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """Zeros."""
-        return frozenset({"sparsity"})
-
     @property
     def keeps_largest(self) -> bool:
         """True unless the choice is random."""
         return self.keep == "largest"
-
-    @property
-    def strength(self) -> Strength:
-        """The share of zeros."""
-        return Strength("fraction", 0.5, 0.9999, "rest")
 
     def _prune(self, tensors: Tensors) -> Tensors:
         flat = torch.cat([value.flatten() for value in tensors.values()])

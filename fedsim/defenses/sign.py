@@ -32,6 +32,7 @@ class Sign(StagedDefense):
     family: ClassVar[DefenseFamily] = "compression"
     run_by: ClassVar[str] = "the client"
     known: ClassVar[str] = "The signs; a steep function stands for them."
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"sign"})
 
     scale: Literal["none", "mean"] = "none"
     tau: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -61,11 +62,6 @@ class Sign(StagedDefense):
         if self.stage == "sample":
             return packed
         return Encoding(bits=1, zero=False, sparse=True, bucket=0 if self.scale == "mean" else None)
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """Signs."""
-        return frozenset({"sign"})
 
     @property
     def sends_signs(self) -> bool:

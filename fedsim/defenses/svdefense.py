@@ -50,6 +50,8 @@ class SvDefense(Defense):
     run_by: ClassVar[str] = "the client; its idea, with formulas of ours"
     known: ClassVar[str] = "The spaces of what was sent, and the weights, which row lengths tell."
     claim: ClassVar[str] = "robust also to adaptive attackers, minimal loss of accuracy"
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"scale", "projection"})
+    tuned_by: ClassVar[Strength] = Strength("most", 1.0, 0.5, "linear")
 
     least: Annotated[float, Field(gt=0, le=1)] = 0.5
     most: Annotated[float, Field(gt=0, le=1)] = 0.9
@@ -95,16 +97,6 @@ class SvDefense(Defense):
         enough = self.least + (self.most - self.least) * entropy
         missing: Tensor = shares.cumsum(0) - shares < enough
         return missing.to(sizes)
-
-    @property
-    def strength(self) -> Strength:
-        """What is left where all singular values are equal."""
-        return Strength("most", 1.0, 0.5, "linear")
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """The length, and a linear part."""
-        return frozenset({"scale", "projection"})
 
 
 def _bias(weight: str) -> str:

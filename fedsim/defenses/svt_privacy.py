@@ -54,6 +54,8 @@ class SvtPrivacy(Defense):
     family: ClassVar[DefenseFamily] = "deployed"
     run_by: ClassVar[str] = "the client; a filter of NVFlare"
     known: ClassVar[str] = "The zeros, the truncation and that there is noise."
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"sparsity", "noise", "truncation"})
+    tuned_by: ClassVar[Strength] = Strength("fraction", 0.5, 1e-4)
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
@@ -110,16 +112,6 @@ class SvtPrivacy(Defense):
         """Zeros are left out; the others, full of noise, come with indices."""
         del packed
         return Encoding(sparse=True)
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """Zeros, noise and caps."""
-        return frozenset({"sparsity", "noise", "truncation"})
-
-    @property
-    def strength(self) -> Strength:
-        """The share of coordinates that is sent; the fewer, the stronger."""
-        return Strength("fraction", 0.5, 1e-4)
 
 
 def laplace(shape: torch.Size | tuple[int, ...], scale: float, rng: torch.Generator) -> Tensor:

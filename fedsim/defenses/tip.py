@@ -56,6 +56,8 @@ class Tip(Defense):
     run_by: ClassVar[str] = "the client; the authors' code leaves the method out"
     known: ClassVar[str] = "Where noise can lie; those frequencies are left out of the comparison."
     claim: ClassVar[str] = 'pictures "visually unrecognizable", accuracy of no defense'
+    loses: ClassVar[frozenset[Distortion]] = frozenset({"scale", "noise"})
+    tuned_by: ClassVar[Strength] = Strength("epsilon", 1e4, 0.1)
 
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -130,16 +132,6 @@ class Tip(Defense):
         high = squares > _CUTOFF**2 * squares.max()
         part: Tensor = torch.fft.ifft2(torch.fft.fft2(kernels) * high).real
         return part
-
-    @property
-    def strength(self) -> Strength:
-        """What divides the noise."""
-        return Strength("epsilon", 1e4, 0.1)
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """The length, and noise."""
-        return frozenset({"scale", "noise"})
 
 
 def _each(chosen: Tensor, kernels: Tensor) -> Tensor:

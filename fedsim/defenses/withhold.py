@@ -5,18 +5,17 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedsim.defenses.base import Defense, DefenseFamily
+from fedsim.defenses.base import DefenseFamily, Repeatable
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Withhold(Defense):
+class Withhold(Repeatable):
     """Sends no tensor whose name fits a pattern (partial sharing; FedPer, Arivazhagan et al. 2019).
 
     Local steps train all parameters, and what is withheld is dropped at the end: the server keeps
@@ -55,11 +54,6 @@ class Withhold(Defense):
                 )
         if all(map(self._withheld, names)):
             raise ConfigError("withhold.tensors: nothing would be sent. Leave a tensor out.")
-
-    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The update without them; ``rng`` is not used."""
-        del rng
-        return self.surrogate(update)
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The same."""

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from fedsim.accountant import Schedule
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses.base import Step
 from fedsim.defenses.chain import Chain
-from fedsim.federation import FederationConfig
 from fedsim.local.gradients import mean_gradient
 from fedsim.local.steps import Descent
 from fedsim.seeds import derive, generator, seeded
@@ -22,15 +22,12 @@ from fedsim.types import Batch, Tensors
 
 @dataclass(frozen=True, slots=True)
 class Defended:
-    """Update of a client with and without its defenses.
+    """Update of a client with its defenses.
 
     Attributes:
         tensors: gradients or trained weights that are sent; frozen parameters are absent.
         loss: mean training loss over the steps.
         update: the defended update behind ``tensors``, for parameters only.
-        clean: the undefended update of the same steps: the mean gradient, or the change of the
-            weights by undefended mean gradients, each taken at the weights that the defended steps
-            reached.
         learning_rate: mean over the local steps; that of the server under FedSGD.
         memory: what the client keeps for its next round: its own parameters, and what was not sent
             of its update; empty if no defense asks for it.
@@ -39,7 +36,6 @@ class Defended:
     tensors: Tensors
     loss: float
     update: Tensors
-    clean: Tensors
     learning_rate: float
     memory: Tensors
 
@@ -108,18 +104,17 @@ class LocalClient:
         batch = batch.to(self.device)
         with seeded(derive(self.seed, "dropout", round_, client)):
             if self.config.protocol == "fedsgd":
-                mean, clean, loss = self.gradient(model, batch, rng)
+                mean, loss = self.gradient(model, batch, rng)
                 update, remainder = self._sent(mean, memory, rng)
                 tensors, rate = update, self.config.learning_rate
                 personal = {
                     k: sent[k].to(g) - rate * g for k, g in mean.items() if self.chain.stays(k)
                 }
             else:
-                clean_weights, loss, rate = self._train(model, batch, plan, round_, rng)
+                loss, rate = self._train(model, batch, plan, round_, rng)
                 trained = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
                 start = {name: sent[name].to(self.device) for name in trained}
                 update = _difference(start, trained)
-                clean = _difference(start, clean_weights) if clean_weights else update
                 personal = {
                     name: value for name, value in trained.items() if self.chain.stays(name)
                 }
@@ -131,7 +126,7 @@ class LocalClient:
         tensors = tensors | self._buffers(model)
         tensors = {name: value.detach().cpu() for name, value in tensors.items()}
         personal = {name: value.cpu() for name, value in personal.items()}
-        return Defended(tensors, loss, update, clean, rate, remainder | personal)
+        return Defended(tensors, loss, update, rate, remainder | personal)
 
     def _model(self, sent: Tensors) -> nn.Module:
         if self.network is None:
@@ -159,29 +154,22 @@ class LocalClient:
 
     def gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator
-    ) -> tuple[Tensors, Tensors, float]:
-        """Mean gradient with defenses, mean gradient without them, and mean loss.
-
-        Both means are one tensor unless a defense works on the gradients of a step.
-        """
+    ) -> tuple[Tensors, float]:
+        """Mean gradient with defenses, and mean loss."""
         batch = self.chain.on_batch(batch, model, rng)
         step = Step(model, batch, self.task.loss)
         if not self.chain.per_example:
             gradient, loss = mean_gradient(self.task, self.config, model, batch)
-            return self.chain.on_step(gradient, step, rng), gradient, loss
-        clean: Tensors = {}
+            return self.chain.on_step(gradient, step, rng), loss
         losses = []
 
         def single() -> Iterator[Tensors]:
             for gradient, loss in self.single_gradients(model, batch):
-                clean.update(_sum(clean, gradient))
                 losses.append(loss)
                 yield gradient
 
         mean = self.chain.on_step(self.chain.mean(single(), rng), step, rng)
-        count = len(losses)
-        clean = {name: value / count for name, value in clean.items()}
-        return mean, clean, sum(losses) / count
+        return mean, sum(losses) / len(losses)
 
     def single_gradients(self, model: nn.Module, batch: Batch) -> Iterator[tuple[Tensors, float]]:
         """Gradient and loss of each example, one by one: few gradients fill a machine's memory."""
@@ -195,28 +183,16 @@ class LocalClient:
         plan: Sequence[Sequence[int]],
         round_: int,
         rng: torch.Generator,
-    ) -> tuple[Tensors, float, float]:
-        """Take the steps in place; return undefended weights, mean loss and mean learning rate.
-
-        The undefended weights result from the undefended gradients of the same steps; they are
-        empty if no defense works on single gradients.
-        """
+    ) -> tuple[float, float]:
+        """Take the steps in place; return mean loss and mean learning rate."""
         parameters = {k: p for k, p in model.named_parameters() if p.requires_grad}
-        defended = self.chain.per_example or self.chain.changes_step
-        shadow = {k: nn.Parameter(p.detach().clone()) for k, p in parameters.items() if defended}
-        descents = [
-            Descent(self.config, chosen, len(plan), round_)
-            for chosen in (parameters, shadow)
-            if chosen
-        ]
+        descent = Descent(self.config, parameters, len(plan), round_)
         losses = []
         for step in plan:
-            *gradients, loss = self.gradient(model, batch[list(step)], rng)
-            for descent, gradient in zip(descents, gradients, strict=False):
-                descent.step(gradient)
+            gradient, loss = self.gradient(model, batch[list(step)], rng)
+            descent.step(gradient)
             losses.append(loss)
-        clean = {k: p.detach() for k, p in shadow.items()}
-        return clean, sum(losses) / len(losses), descents[0].learning_rate
+        return sum(losses) / len(losses), descent.learning_rate
 
     @property
     def _sends_statistics(self) -> bool:
@@ -228,10 +204,6 @@ class LocalClient:
             return {}
         parameters = {name for name, _ in model.named_parameters()}
         return {name: value for name, value in state(model).items() if name not in parameters}
-
-
-def _sum(total: Tensors, more: Tensors) -> Tensors:
-    return {k: total[k] + value for k, value in more.items()} if total else more
 
 
 def _difference(first: Tensors, second: Tensors) -> Tensors:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from fedsim.federation import FederationConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch, Tensors

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LRScheduler
 
-from fedsim.federation import FederationConfig
+from fedsim.config.federation import FederationConfig
+from fedsim.process import PROCESS
 from fedsim.seeds import generator
-from fedsim.threads import PROCESS
 from fedsim.types import Tensors
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedsim.federation import FederationConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 

@@ -5,7 +5,6 @@ from fedsim.metrics.bleu import Bleu
 from fedsim.metrics.images import MeanSquaredError, PeakSignalToNoise, StructuralSimilarity
 from fedsim.metrics.labels import LabelAccuracy
 from fedsim.metrics.lpips import PerceptualDistance, PerceptualDistanceVGG
-from fedsim.metrics.nerr import NamedEntityRecovery, RuledEntityRecovery
 from fedsim.metrics.rouge import (
     Rouge1,
     Rouge1Special,
@@ -15,11 +14,9 @@ from fedsim.metrics.rouge import (
     RougeLSpecial,
 )
 from fedsim.metrics.sentences import (
-    NamedEntityRecoveryBest,
     Rouge1Best,
     Rouge2Best,
     RougeLBest,
-    RuledEntityRecoveryBest,
     SentencePrecision,
     SentenceRecall,
 )
@@ -55,13 +52,9 @@ METRICS: dict[str, type[Metric]] = {
     "batch_token_recall": BatchTokenRecall,
     "exact_match": ExactMatch,
     "bleu": Bleu,
-    "nerr": NamedEntityRecovery,
-    "nerr_rules": RuledEntityRecovery,
     "rouge1_best": Rouge1Best,
     "rouge2_best": Rouge2Best,
     "rougeL_best": RougeLBest,
-    "nerr_best": NamedEntityRecoveryBest,
-    "nerr_rules_best": RuledEntityRecoveryBest,
     "sentence_precision": SentencePrecision,
     "sentence_recall": SentenceRecall,
     "exact_row": ExactRow,

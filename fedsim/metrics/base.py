@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedsim.schema import Column
+from fedsim.columns import Column
 from fedsim.types import Batch
 
 

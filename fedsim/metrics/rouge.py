@@ -23,12 +23,25 @@ class Rouge(TextMetric):
     ``F = 2 P R / (P + R)``; papers print it in per cent. Words are those of ``metrics.words``
     without regard to case, which on ASCII are the package's own. A private text of one word has no
     pair of words, so that its ROUGE-2 is NaN, and the result row is left empty.
+
+    With special tokens it is LAMP's convention (Balunović et al. 2022): ``[CLS]`` and ``[SEP]``
+    become the words ``cls`` and ``sep``, which every guess contains; a guess of nothing else scores
+    about 0.2 on short sentences.
     """
 
     kind: ClassVar[str]
+    special: ClassVar[bool]
+
+    def __init_subclass__(cls, kind: str, *, special: bool = False) -> None:
+        cls.kind, cls.special = kind, special
+        cls.name = f"{kind}_special" if special else kind
+        title = f"ROUGE-{kind.removeprefix('rouge')}"
+        cls.title = f"{title} with special tokens" if special else title
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1]."""
+        if self.special:
+            return self._compare(guess.words_special, truth.words_special)
         return self._compare(guess.words, truth.words)
 
     def _compare(self, guesses: tuple[str, ...], truths: tuple[str, ...]) -> Tensor:
@@ -45,67 +58,30 @@ class Rouge(TextMetric):
 
 
 @dataclass(frozen=True)
-class Rouge1(Rouge):
+class Rouge1(Rouge, kind="rouge1"):
     """ROUGE-1: overlap of single words."""
 
-    name: ClassVar[str] = "rouge1"
-    title: ClassVar[str] = "ROUGE-1"
-    kind: ClassVar[str] = "rouge1"
-
 
 @dataclass(frozen=True)
-class Rouge2(Rouge):
+class Rouge2(Rouge, kind="rouge2"):
     """ROUGE-2: overlap of pairs of adjacent words."""
 
-    name: ClassVar[str] = "rouge2"
-    title: ClassVar[str] = "ROUGE-2"
-    kind: ClassVar[str] = "rouge2"
-
 
 @dataclass(frozen=True)
-class RougeL(Rouge):
+class RougeL(Rouge, kind="rougeL"):
     """ROUGE-L: longest common subsequence of words."""
 
-    name: ClassVar[str] = "rougeL"
-    title: ClassVar[str] = "ROUGE-L"
-    kind: ClassVar[str] = "rougeL"
-
 
 @dataclass(frozen=True)
-class RougeSpecial(Rouge):
-    """LAMP's convention (Balunović et al. 2022): special tokens count as words.
-
-    ``[CLS]`` and ``[SEP]`` become the words ``cls`` and ``sep``, which every guess contains; a
-    guess of nothing else scores about 0.2 on short sentences.
-    """
-
-    def score(self, guess: Examples, truth: Examples) -> Tensor:
-        """In [0, 1]."""
-        return self._compare(guess.words_special, truth.words_special)
-
-
-@dataclass(frozen=True)
-class Rouge1Special(RougeSpecial):
+class Rouge1Special(Rouge, kind="rouge1", special=True):
     """ROUGE-1 including special tokens: overlap of single words."""
 
-    name: ClassVar[str] = "rouge1_special"
-    title: ClassVar[str] = "ROUGE-1 with special tokens"
-    kind: ClassVar[str] = "rouge1"
-
 
 @dataclass(frozen=True)
-class Rouge2Special(RougeSpecial):
+class Rouge2Special(Rouge, kind="rouge2", special=True):
     """ROUGE-2 including special tokens: overlap of pairs of adjacent words."""
 
-    name: ClassVar[str] = "rouge2_special"
-    title: ClassVar[str] = "ROUGE-2 with special tokens"
-    kind: ClassVar[str] = "rouge2"
-
 
 @dataclass(frozen=True)
-class RougeLSpecial(RougeSpecial):
+class RougeLSpecial(Rouge, kind="rougeL", special=True):
     """ROUGE-L including special tokens: longest common subsequence of words."""
-
-    name: ClassVar[str] = "rougeL_special"
-    title: ClassVar[str] = "ROUGE-L with special tokens"
-    kind: ClassVar[str] = "rougeL"

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedsim.metrics.base import Examples
-from fedsim.metrics.nerr import NamedEntityRecovery, RuledEntityRecovery
 from fedsim.metrics.rouge import Rouge1, Rouge2, RougeL
 from fedsim.metrics.text import TextMetric
 from fedsim.metrics.words import words
@@ -68,9 +67,9 @@ class FirstGuess(TextMetric):
     of_batch: ClassVar[bool] = True
     metric: ClassVar[type[TextMetric]]
 
-    def available(self) -> str:
-        """Same as for the metric itself."""
-        return self.metric().available()
+    def __init_subclass__(cls, metric: type[TextMetric]) -> None:
+        cls.metric = metric
+        cls.name, cls.title = f"{metric.name}_best", f"{metric.title} of the first guess"
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """Same range as the metric itself."""
@@ -82,48 +81,18 @@ class FirstGuess(TextMetric):
 
 
 @dataclass(frozen=True)
-class Rouge1Best(FirstGuess):
+class Rouge1Best(FirstGuess, metric=Rouge1):
     """ROUGE-1 of the first guess and the private sentence most similar to it."""
 
-    name: ClassVar[str] = "rouge1_best"
-    title: ClassVar[str] = "ROUGE-1 of the first guess"
-    metric: ClassVar[type[TextMetric]] = Rouge1
-
 
 @dataclass(frozen=True)
-class Rouge2Best(FirstGuess):
+class Rouge2Best(FirstGuess, metric=Rouge2):
     """ROUGE-2 of the first guess and the private sentence most similar to it."""
 
-    name: ClassVar[str] = "rouge2_best"
-    title: ClassVar[str] = "ROUGE-2 of the first guess"
-    metric: ClassVar[type[TextMetric]] = Rouge2
-
 
 @dataclass(frozen=True)
-class RougeLBest(FirstGuess):
+class RougeLBest(FirstGuess, metric=RougeL):
     """ROUGE-L of the first guess and the private sentence most similar to it."""
-
-    name: ClassVar[str] = "rougeL_best"
-    title: ClassVar[str] = "ROUGE-L of the first guess"
-    metric: ClassVar[type[TextMetric]] = RougeL
-
-
-@dataclass(frozen=True)
-class NamedEntityRecoveryBest(FirstGuess):
-    """NERR of the first guess and the private sentence most similar to it."""
-
-    name: ClassVar[str] = "nerr_best"
-    title: ClassVar[str] = "NERR of the first guess"
-    metric: ClassVar[type[TextMetric]] = NamedEntityRecovery
-
-
-@dataclass(frozen=True)
-class RuledEntityRecoveryBest(FirstGuess):
-    """``nerr_rules`` of the first guess and the private sentence most similar to it."""
-
-    name: ClassVar[str] = "nerr_rules_best"
-    title: ClassVar[str] = "NERR by rules of the first guess"
-    metric: ClassVar[type[TextMetric]] = RuledEntityRecovery
 
 
 @lru_cache(maxsize=2)  # shared by recall and precision; do not change the result in place

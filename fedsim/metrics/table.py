@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedsim.columns import SURVEY, Column, decoded
 from fedsim.metrics.base import Examples, Metric
 from fedsim.metrics.images import clamped
-from fedsim.schema import SURVEY, Column, decoded
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,15 @@ from typing import TypeAlias, cast
 
 from torch import nn
 
-from fedsim.build import registry
-from fedsim.models.convnext import ConvNeXt
+from fedsim.config.build import registry
+from fedsim.config.named_code import classifier, is_named
 from fedsim.models.lenet import GroupNormLeNet, LeNet
 from fedsim.models.mlp import MLP
 from fedsim.models.network import ImageNetwork
-from fedsim.models.preact_resnet20 import PreActResNet20
 from fedsim.models.precode import PrecodeLeNet
 from fedsim.models.resnet18 import GroupNormResNet18, ResNet18
 from fedsim.models.resnet20 import GroupNormResNet20, NormFreeResNet20, ResNet20
 from fedsim.models.vit import ViT
-from fedsim.named_code import classifier, is_named
 
 IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
     "lenet": LeNet,
@@ -27,12 +25,10 @@ IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
     "resnet20": ResNet20,
     "resnet20-group-norm": GroupNormResNet20,
     "resnet20-norm-free": NormFreeResNet20,
-    "preact-resnet20": PreActResNet20,
     "resnet18": ResNet18,
     "resnet18-group-norm": GroupNormResNet18,
     "mlp": MLP,
     "vit": ViT,
-    "convnext": ConvNeXt,
 }
 
 ImageModel: TypeAlias = type[ImageNetwork] | Callable[..., nn.Module]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedsim.cell import TaskKind
+from fedsim.config.cell import TaskKind
 from fedsim.errors import ConfigError
 
 _ENCODER: tuple[TaskKind, ...] = ("text-classification", "masked-language-modelling")

@@ -7,11 +7,11 @@ from importlib.metadata import version
 
 from torch import nn
 
-from fedsim.build import suggest
+from fedsim.config.build import suggest
 from fedsim.errors import ConfigError
-from fedsim.files import Record
 from fedsim.models.linear import is_transposed
 from fedsim.seeds import generator, seeded
+from fedsim.store.files import Record
 
 _VARIANTS = (0, 12)
 """The first version of peft that knows rsLoRA and adapts GPT-2 by DoRA."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from fedsim.build import suggest
-from fedsim.cell import TaskConfig, TaskKind
+from fedsim.config.build import suggest
+from fedsim.config.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.hub import resolve
 from fedsim.models import MODELS, TEXT_MODELS, TOKENIZERS
+from fedsim.process import exclusive
 from fedsim.seeds import seeded
-from fedsim.threads import exclusive
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedsim.cell import TaskKind
-from fedsim.files import Sealed
+from fedsim.columns import Column
+from fedsim.config.cell import TaskKind
 from fedsim.metrics.base import Examples, Metric
 from fedsim.models.lora import LoRA
-from fedsim.schema import Column
+from fedsim.process import exclusive
+from fedsim.store.files import Sealed
 from fedsim.tasks.targets import Target
-from fedsim.threads import exclusive
 from fedsim.types import Batch, Rows, Tensors
 
 Network: TypeAlias = Callable[..., Any]
@@ -166,7 +166,7 @@ class Task(ABC):
         Tensors that are not given have the values of ``build``.
         """
         network = self.blank()
-        if state(network).keys() - tensors.keys():
+        if _sent(network).keys() - tensors.keys():
             network = self.build()
         load_state(network, tensors)
         return network.to(device).eval()
@@ -212,14 +212,13 @@ def state(network: nn.Module) -> Tensors:
 
     ``state_dict`` would list GPT-2's tied head twice, and its stale copy would undo an update.
     """
+    return {name: value.detach().clone() for name, value in _sent(network).items()}
+
+
+def _sent(network: nn.Module) -> Tensors:
     persistent = network.state_dict()
-    tensors = {name: value.detach().clone() for name, value in network.named_parameters()}
-    tensors |= {
-        name: value.detach().clone()
-        for name, value in network.named_buffers()
-        if name in persistent
-    }
-    return tensors
+    buffers = {name: value for name, value in network.named_buffers() if name in persistent}
+    return dict(network.named_parameters()) | buffers
 
 
 def load_state(network: nn.Module, tensors: Tensors) -> None:

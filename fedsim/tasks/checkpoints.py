@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils import checkpoint
 
-from fedsim.threads import exclusive
+from fedsim.process import exclusive
 
 _NEWER = (
     "_checkpoint_without_reentrant_generator",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fedsim.build import suggest
-from fedsim.cell import TaskConfig, TaskKind
+from fedsim.config.build import suggest
+from fedsim.config.cell import TaskConfig, TaskKind
+from fedsim.config.named_code import classifier
 from fedsim.errors import ConfigError
 from fedsim.models import MODELS, TEXT_MODELS, transformer
 from fedsim.models.families import family
 from fedsim.models.lora import LoRA
-from fedsim.named_code import classifier
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.tasks.masked_language_modelling import MaskedLanguageModelling

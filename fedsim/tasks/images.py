@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsim.build import suggest
-from fedsim.cell import TaskConfig
+from fedsim.config.build import suggest
+from fedsim.config.cell import TaskConfig
 from fedsim.errors import ConfigError
 from fedsim.metrics.base import Examples, Metric
 from fedsim.models import IMAGE_MODELS, image_model, image_models, image_network, is_image_model

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from fedsim.process import PROCESS
 from fedsim.tasks.targets import Objective, TargetForm
-from fedsim.threads import PROCESS
 from fedsim.types import Batch
 
 _DIFFERS = 1e-4

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedsim.errors import ConfigError
-from fedsim.threads import PROCESS
+from fedsim.process import PROCESS
 from fedsim.types import Batch
 
 Target: TypeAlias = Literal["class", "classes", "numbers", "none"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedsim.cell import TaskConfig, TaskKind
+from fedsim.config.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.metrics.base import Examples
 from fedsim.models import families, transformer

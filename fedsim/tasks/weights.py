@@ -8,15 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from fedsim.capture import CaptureStore
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.errors import ConfigError
-from fedsim.files import load_tensors, read_json
 from fedsim.models import MODELS, is_image_model, transformer
 from fedsim.models.lora import adapt, is_adapter
 from fedsim.models.network import ImageNetwork
-from fedsim.plain_files import check_folder
 from fedsim.seeds import derive, generator, seeded
+from fedsim.store.capture import CaptureStore
+from fedsim.store.files import load_tensors, read_json
+from fedsim.store.plain_files import check_folder
 from fedsim.tasks.base import Task, load_state, state
 from fedsim.types import Tensors
 

@@ -9,7 +9,7 @@ from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 
 from fedsim.errors import Terminated, message_of
-from fedsim.settings import unchanged
+from fedsim.process import unchanged
 from server.grids.local import LocalGrid, failed, load_app
 
 

@@ -10,7 +10,7 @@ import ray
 from flwr.app import Context, Message
 from flwr.app.user_config import UserConfig
 
-from fedsim.settings import unchanged
+from fedsim.process import unchanged
 from server.grids.local import LocalGrid, failed, load_app
 
 _POLL = 0.2

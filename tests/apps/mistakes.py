@@ -103,7 +103,6 @@ OPTIONS: list[tuple[str, str, str, str]] = [
     (f"seeds=[{2**64}]", "seeds[0]", str(2**64), "Write a smaller number."),
     ('task.kind="images"', "task.kind", "'images'", "Known: auto, image-classification, "),
     ("task.model=", "task.model", '"" does not fit', "at least 1 character."),
-    ("task.filter.entities=bert", "task.filter.entities", '"bert"', "Write 'off', 'rules' or 'sp"),
     ("task.filter.tokens_below=-1", "task.filter.tokens_below", "-1 does", "Write a number great"),
     ("federation.engine=rays", "federation.engine", '"rays"', "Write 'ray' or 'in-process'."),
     ("federation.rounds=0", "federation.rounds", "0 does", "Write a number greater than or "),
@@ -254,7 +253,6 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     ("watch note.txt", "note.txt", "is a file", "Correct the path."),
     ("check vanished --max rouge1=1", "vanished", "no such folder", "Correct the path."),
     ("check new-run --max rouge1=1", "new-run", "version 99", "Use the fedsim that wrote it"),
-    ("export new-run --to json", "new-run", "version 99", "Use the fedsim that wrote it"),
     *(
         (f"{command} {option} nan", f"Invalid value for '{option}'", "nan", "no finite number")
         for command, option in (
@@ -274,7 +272,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     ("describe lampp", "describe 'lampp'", "nothing of that name", "Did you mean 'lamp'?"),
     ("describe", "Missing argument", "NAME", "See fedsim describe --help."),
     ("list attack", "list 'attack'", "no such list", "Did you mean 'attacks'?"),
-    ("show base.toml --set task.split=tain", "shapes", "'tain'", "Its splits are train, "),
+    ("show --all base.toml --set task.split=tain", "shapes", "'tain'", "Its splits are train, "),
     ("attack base.toml", "runs/small/small.none.", "not simulated", "Run fedsim simulate base.to"),
     ("score base.toml", "runs/small/small.none.", "not simulated", "Run fedsim run base.toml"),
     ("score run", "run/small.none.", "not attacked", "Run fedsim run run to finish it."),

@@ -9,9 +9,9 @@ import torch
 
 from attacks.base import Job, Reconstruction
 from attacks.span.span import Span
-from fedsim.capture import Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
+from fedsim.store.capture import Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.types import Batch
 from tests.attacks.victims import Victim, lines, taught

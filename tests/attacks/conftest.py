@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from attacks.scheduling.jobs import Demand, JobSpec, plan
-from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Observation
-from fedsim.files import save_tensors, write_json
 from fedsim.knowledge import Knowledge
 from fedsim.models import IMAGE_MODELS
+from fedsim.store.capture import CaptureKey, CaptureRecord, CaptureStore, Observation
+from fedsim.store.files import save_tensors, write_json
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from clients.train import LocalTrainer
-from fedsim.capture import CaptureKey, Kind, Observation
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses import build_chain
-from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Kind, Observation
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch, Tensors

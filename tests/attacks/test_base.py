@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attacks.base import Attack, Job, Reconstruction
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 

@@ -18,14 +18,14 @@ from attacks.proofs.replayed_steps import Unrolled, prove
 from clients.train import LocalTrainer
 from experiments.bounds.audit import Planted
 from experiments.checks.capture_check import Examiner
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.data.rows import load_rows
 from fedsim.defenses import build_chain
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack
-from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
@@ -36,7 +36,7 @@ from tests.contract_cases import ATTACK_CASES
 KEY = CaptureKey(round=1, client=0)
 MODELS = {"linear": "mlp", "image": "lenet", "patches": "vit", "normalised": "resnet20"}
 TEXTS = {"text": "tiny-bert", "language": "tiny-gpt2"}
-NO_REPLAY = {"embedding_rows", "statistics", "prior_only", "properties", "membership"}
+NO_REPLAY = {"embedding_rows", "statistics", "prior_only", "membership"}
 """They read an update, or nothing of it, and put no guess through a client's step."""
 NO_REPLAY |= {"film"}  # where it proves a text, it does so as span does
 REPLAYING = sorted(ATTACKS.keys() - NO_REPLAY - {"spear", "disaggregate"})

@@ -12,12 +12,12 @@ from attacks.disaggregate import Disaggregate
 from attacks.membership.membership import Membership
 from attacks.observed.first_linear import find_first_linear
 from attacks.observed.separated import by_spans, by_updates, by_words
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.models.embeddings import embedding_names
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors, joined

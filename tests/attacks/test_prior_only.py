@@ -7,12 +7,12 @@ import torch
 
 from attacks.base import Job
 from attacks.prior_only import PriorOnly
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.columns import SURVEY, decoded
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.knowledge import Knowledge
 from fedsim.metrics.sentences import overlaps
-from fedsim.schema import SURVEY, decoded
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import make_task
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification

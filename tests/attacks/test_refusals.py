@@ -9,10 +9,7 @@ import pytest
 
 import attacks
 from attacks import ATTACKS
-from attacks.scheduling.jobs import plan
-from attacks.scheduling.worker import run_job
 from fedsim.errors import CannotAttack
-from tests.apps.cases import TEXT, Make, simulate
 
 REFUSALS = [
     (f"{path.name}:{call.lineno}", call)
@@ -62,20 +59,3 @@ def test_missing_facts_are_data_and_no_words_of_a_reason() -> None:
     error = pickle.loads(pickle.dumps(refusal))
     assert error.missing == ("labels",)
     assert error.advice == "Grant server_knows.labels. Search."
-
-
-def test_the_record_bears_the_label_of_the_attack_that_ran(make_run: Make) -> None:
-    """LAMP reads word rows by what ``embedding_rows`` reads them by, and is still LAMP."""
-    frozen = {"name": "freeze_embeddings", "word": True}
-    run = make_run(TEXT, defenses=[frozen], federation={"rounds": 1, "clients": 2})
-    simulate(run)
-    cell = run.cells[0]
-    table = {"name": "lamp", "tokens": "rows", "steps": 1, "starts": 1}
-    for label in ("lamp", "lamp-rows"):
-        first = plan(cell.captures.root, cell.folder / "guesses", label, table, 0)[0]
-        (record, *_) = run_job(first)
-        assert record.status == "skipped"
-        assert record.reason.startswith(f"{label}: the client does not send the word embeddings")
-    likely = {**table, "tokens": "span"}
-    (record, *_) = run_job(plan(cell.captures.root, cell.folder / "guesses", "s", likely, 0)[0])
-    assert record.status == "done"

@@ -39,7 +39,7 @@ del VARIANTS["none"]
 for name in OTHER_MODELS:  # which are not here
     del VARIANTS[name]
 UNFIT = {
-    "image": {"dropout", "freeze_embeddings"},
+    "image": {"freeze_embeddings"},
     "text": IMAGES_ALONE,
 }
 UNFIT["single"] = UNFIT["image"]

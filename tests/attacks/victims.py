@@ -15,12 +15,12 @@ from torch import nn
 from attacks.base import Job, Reconstruction
 from attacks.solved.embedding_rows import EmbeddingRows
 from clients.train import LocalTrainer
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.data.rows import load_rows
 from fedsim.defenses import build_chain
-from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Rows, Tensors

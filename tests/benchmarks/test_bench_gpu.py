@@ -17,11 +17,11 @@ from attacks.texts.lamp import LAMP
 from benchmarks import bench_gpu
 from benchmarks.bench import BENCHES, bench
 from benchmarks.bench_gpu import ATTACKS, BERT_BASE, each_attack, together
-from fedsim.build import build
-from fedsim.capture import Observation
+from fedsim.config.build import build
 from fedsim.errors import ConfigError
-from fedsim.files import load_tensors, save_tensors
 from fedsim.records import JobRecord
+from fedsim.store.capture import Observation
+from fedsim.store.files import load_tensors, save_tensors
 
 
 def test_every_attack_that_guesses_rows_is_measured() -> None:

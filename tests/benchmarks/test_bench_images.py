@@ -20,7 +20,7 @@ from benchmarks.bench_images import (
     sample_speed,
 )
 from benchmarks.stopwatch import in_turn, ratio, timed
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 
 
 @pytest.fixture(scope="module")

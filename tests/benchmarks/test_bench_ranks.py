@@ -27,11 +27,11 @@ from benchmarks.treatments import CLIP, TREATMENTS, Treatment, int8
 from clients.train import LocalTrainer
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
-from fedsim.capture import Observation
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses import build_chain
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
 from fedsim.magnitudes import squared_norm
+from fedsim.store.capture import Observation
 from fedsim.types import Batch, Tensors
 
 BY_NAME = {each.name: each for each in TREATMENTS}

@@ -16,7 +16,7 @@ from benchmarks.bench_text import victim_of
 from benchmarks.measure import Measure
 from benchmarks.public_code import project_of
 from benchmarks.public_lamp import PublicLAMP
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.tasks import initial_weights, make_task

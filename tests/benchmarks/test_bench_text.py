@@ -24,7 +24,7 @@ from benchmarks.bench_text import (
 )
 from benchmarks.measure import PARTS
 from benchmarks.naive_lamp import NaiveLAMP, NaiveMatching
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer
 from fedsim.tasks import initial_weights, make_task

@@ -9,8 +9,8 @@ import torch
 
 from experiments.checks.capture_check import examine
 from experiments.plan.cells import Cell
-from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter
+from fedsim.store.capture import Observation
 from fedsim.tasks import load_task
 from tests.apps.cases import TEXT, Make, simulate
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from clients.probes import Probe, make_probes
-from fedsim.capture import CaptureStore
-from fedsim.cell import CaptureConfig, CellConfig, ProbesConfig, TaskConfig
+from fedsim.config.cell import CaptureConfig, CellConfig, ProbesConfig, TaskConfig
+from fedsim.config.federation import FederationConfig
+from fedsim.config.server_knows import ServerKnows
 from fedsim.data.holdings import Holdings
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
 from fedsim.local.steps import schedule
 from fedsim.participation import draw
-from fedsim.server_knows import ServerKnows
+from fedsim.store.capture import CaptureStore
 from fedsim.types import Rows
 from tests.apps.cases import IMAGES, Make, simulate
 

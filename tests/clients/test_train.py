@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from clients.train import LocalTrainer
 from clients.updates import LocalUpdate
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses import build_chain
-from fedsim.federation import FederationConfig
 from fedsim.local.gradients import smoothed
+from fedsim.seeds import generator
 from fedsim.tasks import initial_weights, make_task
 from fedsim.types import Rows, Tensors
 
@@ -271,3 +272,30 @@ def test_batch_statistics_are_sent_in_train_mode_only(protocol: str) -> None:
         mean = "bn1.running_mean" if "bn1.running_mean" in buffers else sorted(buffers)[1]
         if train_mode:
             assert not torch.equal(tensors[mean], sent[mean])
+
+
+def test_steps_of_dp_sgd_are_those_by_hand() -> None:
+    options = {"protocol": "fedavg", "local_steps": 3, "optimizer": "momentum", "batch_size": 4}
+    tables = [
+        {"name": "dp_sgd", "clip": 0.1, "noise_multiplier": 0.5},
+        {"name": "gaussian_noise", "std": 0.01},
+    ]
+    federation = FederationConfig.model_validate(options)
+    chain = build_chain(tables, "defense")
+    client = LocalTrainer(TASK, federation, chain, 0, torch.device("cpu"))
+    found = client.run(SENT, ROWS, 1, 3)
+    batch = TASK.encode(ROWS.take(found.positions))
+    rng, model = generator(0, "defense", 1, 3), TASK.model(SENT)
+    optimizer = torch.optim.SGD(model.parameters(), lr=client.config.learning_rate, momentum=0.9)
+    for step in found.steps:
+        total: Tensors = {}
+        for i in step:
+            more = chain.on_gradient(TASK.gradient(model, batch[i]), rng)
+            total = {k: total[k] + value for k, value in more.items()} if total else more
+        total = chain.on_sum(total, rng)
+        for name, parameter in model.named_parameters():
+            parameter.grad = total[name] / len(step)
+        optimizer.step()
+    moved = {name: SENT[name] - p.detach() for name, p in model.named_parameters()}
+    for name, value in chain.on_update(moved, rng).items():
+        assert torch.equal(found.tensors[name], SENT[name] - value)

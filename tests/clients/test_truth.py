@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedsim.capture import CaptureKey
 from fedsim.participation import cohorts
-from fedsim.truth import TruthStore
+from fedsim.store.capture import CaptureKey
+from fedsim.store.truth import TruthStore
 from fedsim.types import Batch
 from tests.apps.cases import IMAGES, Make, simulate
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from torch import Tensor
 
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 from fedsim.data.filters import Filter
 from fedsim.data.holdings import Holdings, is_same, load_holdings
 from fedsim.data.rows import load_rows

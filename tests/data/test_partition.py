@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedsim.config.federation import FederationConfig
 from fedsim.data.partition import partition
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
 
 LABELS = torch.arange(10).repeat(60)
 """Ten classes of 60 rows each."""

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsim.cell import TaskConfig
+from fedsim.columns import SURVEY, decoded, encoded
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.data.survey import Survey
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples
 from fedsim.metrics.match import nothing
-from fedsim.schema import SURVEY, decoded, encoded
 from fedsim.tasks import make_task
 from fedsim.tasks.base import Task
 from fedsim.types import Batch

@@ -16,11 +16,11 @@ from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
 from experiments.report.gallery import data_uri
 from experiments.stages.gallery import read_gallery
+from fedsim.columns import decoded
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.records import ScoreRow
-from fedsim.rows import read_rows
-from fedsim.schema import decoded
+from fedsim.store.rows import read_rows
 from tests.apps.cases import Make
 
 ROWS = 60

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedsim import build as building
-from fedsim.build import build, options_of
+from fedsim.config import build as building
+from fedsim.config.build import build, options_of
 from fedsim.defenses import DEFENSES, build_chain
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
@@ -16,7 +16,6 @@ from fedsim.defenses.clip import Clip
 from fedsim.defenses.dp_client import DpClient
 from fedsim.defenses.dp_server import DpServer
 from fedsim.defenses.dp_sgd import DpSgd
-from fedsim.defenses.dropout import Dropout
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.none import NoDefense
@@ -44,7 +43,6 @@ TABLE: dict[str, tuple[dict[str, object], Defense]] = {
         {"kind": "qsgd", "levels": 1},
         Quantize(kind="qsgd", levels=1, bucket=None, stage="client"),
     ),
-    "dropout": ({"p": 0.1}, Dropout(p=0.1)),
     "prune": ({"fraction": 0.99, "stage": "sample"}, Prune(fraction=0.99, stage="sample")),
     "sign": ({"scale": "mean"}, Sign(stage="client", scale="mean", tau=None)),
     "freeze_embeddings": ({"position": True}, FreezeEmbeddings(word=True, position=True)),
@@ -103,10 +101,6 @@ def test_a_defense_is_built_from_its_table_and_gives_its_options_back(name: str)
         (
             {"name": "clip", "norm": 0},
             "defenses[0].norm: 0 does not fit. Write a number greater than 0.",
-        ),
-        (
-            {"name": "dropout", "p": 1.5},
-            "defenses[0].p: 1.5 does not fit. Write a number less than 1.",
         ),
         (
             {"name": "quantize", "kind": "int4"},

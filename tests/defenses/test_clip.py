@@ -9,9 +9,9 @@ from attacks.images.inverting import Inverting
 from attacks.observed.replay import replay
 from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.span.span import Span
-from fedsim.capture import Observation
 from fedsim.defenses.clip import Clip
 from fedsim.magnitudes import squared_norm
+from fedsim.store.capture import Observation
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors

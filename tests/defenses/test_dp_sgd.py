@@ -14,11 +14,11 @@ from experiments.plan.rehearsal import rehearse
 from experiments.stages.privacy import spent
 from experiments.stages.utility import utility
 from fedsim.accountant import Schedule, epsilon
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses import build_chain
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
 from fedsim.seeds import generator
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task

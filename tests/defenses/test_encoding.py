@@ -77,3 +77,9 @@ def test_a_chain_packs_what_its_last_defense_leaves(
         assert 128 < sized(*tables) <= 256
         return
     assert sized(*tables) == size
+
+
+@pytest.mark.parametrize("name", ["optimal_noise", "tip"])
+def test_noise_after_rounding_fills_all_bits(name: str) -> None:
+    chain = build_chain([{"name": "quantize", "kind": "int8"}, {"name": name}], "defense")
+    assert chain.encode(Encoding()) == Encoding()

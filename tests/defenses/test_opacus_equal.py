@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedsim.capture import Observation
 from fedsim.defenses.dp_sgd import DpSgd
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, load_state
 from fedsim.types import Batch, Tensors
 

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from attacks.images.image_losses import matching_loss
 from attacks.observed.labels import find_head
 from attacks.observed.replay import replay
-from fedsim.capture import Observation
 from fedsim.models.precode import PrecodeLeNet, VariationalBottleneck, divergences
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 

@@ -10,7 +10,7 @@ from experiments.pipeline import execute
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import STAGES, Run
 from fedsim.records import ScoreRow, UtilityRow
-from fedsim.rows import read_rows
+from fedsim.store.rows import read_rows
 from tests.apps.cases import TEXT, merge
 
 
@@ -35,5 +35,4 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(measured, "RESULTS", folder)
     monkeypatch.setattr(progress, "RESULTS", folder)
     monkeypatch.setattr(sources, "RESULTS", folder)
-    monkeypatch.setattr(progress, "ESTIMATES", folder / "estimates.toml")
     return folder

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.bench_families import FamilyRow
+from benchmarks.measure import PARTS, Measure
 from docs import benched
 from docs.measured import Row
 
@@ -31,3 +32,19 @@ def test_each_line_of_the_benchmark_is_a_row() -> None:
     assert (result.cpu_seconds, result.generator.split(" | ")[0]) == (4, f"{result.command} --json")
     with pytest.raises(KeyError):
         benched.families([FamilyRow("bert", "another attack", 1)])
+
+
+def test_each_measure_of_speed_is_a_row_and_its_goal_another() -> None:
+    measured = [
+        Measure.of("LeNet: a round", [1.0, 2.0, 3.0], "s", "-"),
+        Measure("LeNet: bytes on disk / bytes of the updates", 1.01, "", "<= 1.02"),
+    ]
+    result = benched.speed("capture", measured)
+    first, second = ({"what": name} for name in ("LeNet: a round, s", measured[1].name))
+    assert result.rows == (
+        Row(setting=first, measure="measured", mean=2.0, low=1.5, high=2.5),
+        Row(setting=second, measure="measured", mean=1.01),
+        Row(setting=second, measure="goal", outcome="<= 1.02"),
+    )
+    assert result.generator.endswith("capture --json | python -m docs.benched capture")
+    assert benched.SPEEDS.keys() <= set(PARTS)

@@ -16,6 +16,7 @@ def graded(name: str, mean: float, exact: int | None = 3) -> Grade:
         metric="rougeL",
         n=12,
         clients=6,
+        word="",
         exact=exact,
         score=score,
         nulls={"prior_only": score},

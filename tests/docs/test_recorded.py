@@ -13,7 +13,7 @@ from experiments.plan.folder import Run
 from experiments.wording.names import title
 from fedsim.errors import ConfigError
 from fedsim.records import ScoreRow
-from fedsim.rows import read_rows, write_rows
+from fedsim.store.rows import read_rows, write_rows
 
 MEASURE = {"measure": "ROUGE-1"}
 

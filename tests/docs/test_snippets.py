@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -13,7 +14,6 @@ import torch
 from typer.main import get_command
 
 import attacks
-from benchmarks import bench_ablation, bench_certificates, bench_verdicts
 from benchmarks.__main__ import app as benchmarks
 from benchmarks.measure import PARTS
 from docs.hooks import linked, outside
@@ -92,9 +92,7 @@ def typed() -> list[tuple[str, str]]:
 
 ELSEWHERE = {"captures", "updates", "canary-rows"}
 """Folders of another application."""
-ALONE = {module.__name__: module for module in (bench_ablation, bench_certificates, bench_verdicts)}
-"""Benchmarks with a command line of their own."""
-OF_OTHERS = {"ls", "schema", "init", "new", "submit", "grade"}
+OF_OTHERS = {"ls", "schema", "init", "new", "submit", "grade", "trees"}
 """Commands that name no experiment."""
 
 
@@ -106,12 +104,13 @@ def test_a_command_and_its_options_exist(place: str, command: str) -> None:
         assert options["what"] in {"", *PARTS}
         return
     if text.startswith("python -m benchmarks."):
-        ALONE[text.split()[2]].parser().parse_args(shlex.split(text)[3:])
+        import_module(text.split()[2]).parser().parse_args(shlex.split(text)[3:])
         return
     program, name, *arguments = shlex.split(text, comments=True)
     assert program == "fedsim", place
     given: dict[str, Any] = commands()[name].make_context(name, arguments).params
-    subject = given.get("experiment") or given.get("what") or given.get("name") or ""
+    keys = ("experiment", "captures", "what", "name")
+    subject = str(next((given[key] for key in keys if given.get(key)), ""))
     if name == "list":
         assert subject in CATALOGS
     elif name == "describe":
@@ -119,7 +118,7 @@ def test_a_command_and_its_options_exist(place: str, command: str) -> None:
     elif name in OF_OTHERS or subject in ELSEWHERE:
         pass
     elif run := given.get("run") or given.get("before"):
-        assert str(run).startswith("runs/")
+        assert str(run).startswith("runs/") or str(run) in ELSEWHERE
     elif not (subject.endswith(".toml") or subject.startswith("runs/")):
         assert subject in shipped()
         load_plan(subject, given.get("sets") or [])

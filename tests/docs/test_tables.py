@@ -2,11 +2,10 @@
 
 import json
 import re
-import subprocess
 
 import pytest
 
-from docs import claims, tables
+from docs import alive, claims, tables
 from docs.claims import CLAIMS
 from docs.measured import (
     HEADLINES,
@@ -46,11 +45,8 @@ def test_every_file_stands_in_a_page() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name != HEADLINES])
 def test_a_file_says_where_its_numbers_come_from(name: str) -> None:
     result = read(name)
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), "cat-file", "-t", result.commit], capture_output=True, text=True
-    )
     assert re.fullmatch(r"[0-9a-f]{7}", result.commit)
-    assert done.returncode or done.stdout.strip() == "commit"  # a shallow clone may lack it
+    assert alive.exists(result.commit) or alive.shallow(), f"{result.commit} is in no history"
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", result.date)
     assert result.rows
     for row in result.rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import sys
@@ -27,7 +28,8 @@ def _name_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Said]:
-    """``said("ls")``: exit status, stdout and stderr of a command."""
+    """``said("ls")``: exit status, stdout and stderr of a command, however slow the machine is."""
+    monkeypatch.setattr("experiments.console._PLAIN_EVERY", math.inf)  # lines of progress by time
 
     def run(*arguments: object) -> tuple[object, str, str]:
         monkeypatch.setattr(sys, "argv", ["fedsim", *map(str, arguments)])

@@ -47,7 +47,7 @@ def test_help_names_what_is_needed_and_where_gpus_are_given(said: Said) -> None:
 
 
 def test_a_stage_takes_the_options_that_concern_it(said: Said) -> None:
-    own = {"--retry-failed": {"run", "attack"}, "--full": {"run", "report"}}
+    own = {"--retry-failed": {"run", "attack"}}
     for command in ("run", "simulate", "attack", "score", "report"):
         text = said(command, "--help")
         assert "--set KEY=VALUE" in text

@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 import torch
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 

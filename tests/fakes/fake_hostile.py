@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
-import contextlib
 import ctypes
-import gc
 import json
-import locale
 import os
 import random
-import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -27,7 +21,7 @@ from torch.nn import functional as F
 
 from attacks import ATTACKS
 from attacks.base import Attack, Job, Reconstruction
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
@@ -39,19 +33,6 @@ class Unprintable(Exception):
         raise RuntimeError("no")
 
     __repr__ = __str__
-
-
-class Unspeakable(Exception):
-    """Asks to exit where it is printed."""
-
-    def __str__(self) -> str:
-        raise SystemExit(0)
-
-    __repr__ = __str__
-
-
-class Beyond(BaseException):
-    """An error that ``except Exception`` lets through."""
 
 
 def _raise(error: BaseException) -> None:
@@ -97,33 +78,13 @@ def _leave() -> None:
 
 def _clear() -> None:
     os.environ.clear()
-    os.umask(0o777)
     warnings.simplefilter("error")
-
-
-def _fork_and_die() -> None:
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
-        time.sleep(600)
-    os._exit(4)
 
 
 def _return_from_a_fork() -> None:
     if copy := os.fork():
         os.waitpid(copy, 0)
         os._exit(4)
-
-
-def _lower_limits() -> None:
-    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
-        resource.setrlimit(limit, (0, 0))
-
-
-def _set_alarm() -> None:
-    signal.alarm(1)
-    time.sleep(600)
 
 
 def _kill_parent() -> None:
@@ -138,16 +99,6 @@ def _ignore_and_hang() -> None:
         time.sleep(1)
 
 
-def _write_everywhere() -> None:
-    for number in range(1, 64):
-        with contextlib.suppress(OSError):
-            os.write(number, b'0\n["load"]\n{}\n\xff\n[1, 2, 3, 4]\n')
-
-
-def _recurse() -> None:
-    _recurse()
-
-
 def _print() -> None:
     for _ in range(200):
         print("x" * 10_000)
@@ -155,39 +106,6 @@ def _print() -> None:
 
 def _leave_a_thread() -> None:
     threading.Thread(target=time.sleep, args=(600,)).start()
-
-
-def _leave_a_child(log: Path) -> None:
-    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    log.with_suffix(".child").write_text(f"{child.pid}\n")
-
-
-def _patch_builtins() -> None:
-    builtins.len = builtins.isinstance = lambda *_: 0  # type: ignore[assignment]
-
-
-def _handle_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _change_locale() -> None:
-    os.environ["TZ"] = "Pacific/Kiritimati"
-    time.tzset()
-    locale.setlocale(locale.LC_ALL, "C")
-
-
-def _collect_nothing() -> None:
-    gc.disable()
-    gc.collect = None  # type: ignore[assignment]
-    sys.settrace(lambda *_: None)
-    sys.excepthook = sys.unraisablehook = None  # type: ignore[assignment]
-
-
-def _close_outputs() -> None:
-    sys.stdout.close()
-    sys.stderr.close()
-    sys.stdin = sys.stdout = sys.stderr = None
 
 
 def _overwrite(observation: Observation) -> None:
@@ -199,7 +117,6 @@ def _overwrite(observation: Observation) -> None:
 
 ACTS: dict[str, Callable[[], object]] = {
     "float64": lambda: torch.set_default_dtype(torch.float64),
-    "no-grad": lambda: torch.set_grad_enabled(False),
     "meta-device": lambda: torch.set_default_device("meta"),
     "patched-torch": _patch_functions,
     "patched-fedsim": _patch_project,
@@ -208,32 +125,17 @@ ACTS: dict[str, Callable[[], object]] = {
     "chdir": _leave,
     "environment": _clear,
     "output": _print,
-    "garbage": _write_everywhere,
     "thread": _leave_a_thread,
     "note": lambda: None,
     "exit": lambda: sys.exit(0),
-    "beyond": lambda: _raise(Beyond("all")),
-    "interrupt": lambda: _raise(KeyboardInterrupt()),
     "unprintable": lambda: _raise(Unprintable()),
-    "unspeakable": lambda: _raise(Unspeakable()),
-    "surrogate": lambda: _raise(ValueError("bad \udc80 word")),
-    "recursion": _recurse,
     "broken-json": _break_json,
     "closed-files": lambda: os.closerange(0, 1000),
     "_exit": lambda: os._exit(0),
     "segfault": lambda: ctypes.string_at(0),
-    "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "alarm": _set_alarm,
     "parent": _kill_parent,
-    "fork": _fork_and_die,
     "copy": _return_from_a_fork,
-    "limits": _lower_limits,
     "hang": _ignore_and_hang,
-    "patched-builtins": _patch_builtins,
-    "signals": _handle_signals,
-    "locale": _change_locale,
-    "collector": _collect_nothing,
-    "closed-outputs": _close_outputs,
 }
 ZEROS, CLASS = torch.zeros(1, 3, 32, 32), torch.tensor([0])
 GUESSES: dict[str, Callable[[], object]] = {
@@ -285,9 +187,7 @@ class Hostile(Attack):
             file.write(f"{os.getpid()}\n")
         if self.act in GUESSES:
             return GUESSES[self.act]()  # type: ignore[return-value]
-        if self.act == "child":
-            _leave_a_child(Path(self.log))
-        elif self.act == "overwrite":
+        if self.act == "overwrite":
             _overwrite(observations[0])
         else:
             ACTS[self.act]()

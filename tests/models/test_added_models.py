@@ -7,7 +7,7 @@ import torch
 
 from experiments.pipeline import execute
 from experiments.preview.catalog import CATALOGS
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.tasks import initial_weights, make_task

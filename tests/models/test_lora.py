@@ -12,7 +12,7 @@ import torch
 from packaging.version import Version
 from torch import Tensor
 
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.errors import ConfigError
 from fedsim.models import transformer
 from fedsim.models.lora import DEFAULT_TARGETS, adapt, is_adapter, second_factor

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer

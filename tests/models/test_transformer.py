@@ -121,8 +121,8 @@ def test_name_that_the_hub_does_not_give(monkeypatch: pytest.MonkeyPatch) -> Non
         transformer.model_type("nobody/nothing")
     assert str(error.value) == (
         "task.model: 'nobody/nothing' is neither a built-in (lenet, lenet-group-norm, "
-        "lenet-precode, resnet20, resnet20-group-norm, resnet20-norm-free, preact-resnet20, "
-        "resnet18, resnet18-group-norm, mlp, vit, convnext, tiny-bert, tiny-gpt2, transformer3) "
-        "nor a local folder, and it cannot be loaded from the hub (ConnectionError). Correct the "
-        "name, or put the model under $FEDSIM_HUB/models."
+        "lenet-precode, resnet20, resnet20-group-norm, resnet20-norm-free, resnet18, "
+        "resnet18-group-norm, mlp, vit, tiny-bert, tiny-gpt2, transformer3) nor a local "
+        "folder, and it cannot be loaded from the hub (ConnectionError). Correct the name, or "
+        "put the model under $FEDSIM_HUB/models."
     )

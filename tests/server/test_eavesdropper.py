@@ -23,9 +23,9 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from fedsim.capture import CaptureKey, CaptureStore
-from fedsim.cell import CaptureConfig
+from fedsim.config.cell import CaptureConfig
 from fedsim.errors import ConfigError, StoreError
+from fedsim.store.capture import CaptureKey, CaptureStore
 from fedsim.wire import view
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid

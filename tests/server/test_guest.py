@@ -22,9 +22,9 @@ import server.capture_writer
 import server.guest
 import server.recorder
 import server.replies
-from fedsim.capture import CaptureStore
-from fedsim.cell import CaptureConfig
+from fedsim.config.cell import CaptureConfig
 from fedsim.errors import StoreError
+from fedsim.store.capture import CaptureStore
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid
 from server.grids.local import run_server

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ import torch
 
 from experiments.plan.folder import Run
 from experiments.stages.privacy import spent
-from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError
+from fedsim.store.capture import CaptureKey, CaptureStore
 from fedsim.types import Tensors
 from tests.apps.cases import IMAGES, Make, files_of, simulate
 
@@ -89,20 +88,3 @@ def test_a_median_is_refused(make_run: Make) -> None:
         "dp_server: strategy 'fedmedian' takes no mean, for which the noise is scaled. Set "
         "federation.strategy to 'fedavg' or 'fedadam'."
     )
-
-
-def test_the_norm_follows_a_quantile_of_the_updates(make_run: Make) -> None:
-    """One client, whose updates are longer in every round: the global steps are the norms."""
-    table = {"name": "dp_server", "clip": 1e-3, "noise_multiplier": 0.0, "quantile": 0.4}
-    federation = {"clients": 1, "rounds": 4, "learning_rate": RATE}
-    run = make_run(IMAGES, folder="run", federation=federation, defenses=[table])
-    simulate(run)
-    store = captures(run)
-    sent = [store.load(CaptureKey(round=number, client=0)).sent for number in range(1, 5)]
-    steps = [
-        math.sqrt(sum(float((before[k] - after[k]).double().square().sum()) for k in before))
-        for before, after in pairwise(sent)
-    ]
-    # None is short enough, which is .4 too few: the logarithm grows by .2 * .4 a round.
-    expected = [RATE * 1e-3 * math.exp(0.08 * number) for number in range(3)]
-    assert steps == pytest.approx(expected, rel=2e-3)

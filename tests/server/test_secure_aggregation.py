@@ -15,12 +15,12 @@ from experiments.plan.config import parse_experiment
 from experiments.plan.folder import Run
 from experiments.stages.score import Scorer
 from fedsim.api.victims import Victims
-from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import ConfigError, SimulationError
-from fedsim.files import read_record
 from fedsim.knowledge import Knowledge
 from fedsim.participation import cohorts, draw, mean
 from fedsim.records import SimulationRecord
+from fedsim.store.capture import CaptureKey, Observation
+from fedsim.store.files import read_record
 from fedsim.tasks import load_task
 from fedsim.types import Batch, Tensors, joined
 from fedsim.wire import arrays_of, to_tensors

@@ -12,8 +12,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 import fedsim
-from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError
+from fedsim.store.capture import CaptureKey, CaptureStore
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid
 from server.grids.local import run_server

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore
-from fedsim.files import digest, save_tensors, write_json
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, CaptureRecord, CaptureStore
+from fedsim.store.files import digest, save_tensors, write_json
 from fedsim.types import Rows, Tensors
 
 TEXTS = Rows(("The boat left.", "Rain."), torch.tensor([0, 1]), (0, 1))

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from experiments.pipeline import execute
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError, StoreError
 from fedsim.tasks import initial_weights, load_task, make_task, save_task, task_kind

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks import initial_weights, load_task, make_task, save_task, task_kind
 from fedsim.types import Rows

@@ -14,7 +14,7 @@ import torch
 
 from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, families, transformer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.federation import FederationConfig
+from fedsim.config.server_knows import ServerKnows
+from fedsim.config.setting import Setting, load_setting
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
-from fedsim.server_knows import ServerKnows
-from fedsim.setting import Setting, load_setting
 from fedsim.tasks.language_modelling import LanguageModelling
 
 

@@ -19,7 +19,7 @@ from transformers import (
 
 from benchmarks.family_cases import SHAPES
 from experiments.captures.update import Update
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer
 from fedsim.models.families import FAMILIES

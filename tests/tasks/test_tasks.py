@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsim.cell import TaskConfig, TaskKind
+from fedsim.config.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError, StoreError
 from fedsim.models import MODELS
 from fedsim.seeds import seeded
@@ -72,10 +72,8 @@ def test_kinds() -> None:
         "resnet20": "image-classification",
         "mlp": "image-classification",
         "vit": "image-classification",
-        "convnext": "image-classification",
         "resnet20-group-norm": "image-classification",
         "resnet20-norm-free": "image-classification",
-        "preact-resnet20": "image-classification",
         "resnet18": "image-classification",
         "resnet18-group-norm": "image-classification",
         "tiny-bert": "text-classification",

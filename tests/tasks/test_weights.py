@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.errors import ConfigError
-from fedsim.files import write_json
 from fedsim.models import MODELS
+from fedsim.store.files import write_json
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.types import Rows

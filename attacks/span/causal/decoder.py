@@ -26,6 +26,7 @@ from attacks.tokens.prefix_search import FEWEST_LINES
 from attacks.tokens.pursuit import noisy_rows
 from attacks.tokens.soft_traces import SoftTraces
 from fedsim.knowledge import MULTIPLES
+from fedsim.store.capture import Observation
 
 _MATCHED_WORDS = 3.0  # nats that a pursuit speaks for the words that it finds
 _RIVALS = 8  # tokens tried at each place of a decoded sentence by its gradient
@@ -43,64 +44,90 @@ def decode(
 ) -> list[list[int]]:
     """The likeliest sentences of a causal model.
 
-    Where no layer of the first two blocks stands out of white noise, a single sentence is grown by
-    the gradient of the whole model (``LikelihoodGrowth``). Where noise does not explain what a
-    single sentence leaves of a complete update, it is searched by the whole gradient, too
-    (``MatchedGrowth``), and the one that explains more of the update is returned.
-
     Args:
         model: a language model, or a classifier with causal attention.
         traces: of the update.
         rng: draws the words that each layer is fitted to.
         job: ends the search when its time is up.
-        sure: whether such a sentence is returned only where the update says more for it than its
-            text costs, and no other is searched.
+        sure: whether a sentence that no layer shows is returned only where the update says more for
+            it than its text costs.
     """
-    observation, task = model.observation, model.task
-    count = observation.knowledge.num_examples or 1
-    writes = task.spec.kind == "language-modelling"
-    edges = task.tokens([""])[0]
+    task, count = model.task, model.observation.knowledge.num_examples or 1
+    writes, edges = task.spec.kind == "language-modelling", task.tokens([""])[0]
     start = edges[:1] if len(edges) > 1 else []
-    end = edges[-1] if edges and writes else None
-    tree = Tree(start, end, task.max_length, job)
-    adaptive = observation.kind != "gradient" and observation.knowledge.optimizer not in MULTIPLES
-    adapters = traces.adapters
-    hidden = traces.silent and not (adapters or adaptive or traces.signs)
-    if hidden and count == 1 and start and end is not None:
-        match = GradientMatcher.of(observation, task, traces.words.device, signs=False)
-        if not match.sent:
-            drawn = sampled(model.network, start, rng)
-            line, pays = LikelihoodGrowth(tree, model.network, match, drawn).sentence()
-            return [line] if pays or not sure else []
-    if sure and traces.silent and not adapters:
-        return []
+    tree = Tree(start, edges[-1] if edges and writes else None, task.max_length, job)
+    if traces.silent and not traces.adapters:
+        line, pays = _hidden(model, tree, traces, rng) if count == 1 else ([], False)
+        if sure or line:
+            return [line] if line and (pays or not sure) else []
     if traces.first is not None:
         traces.grow(start, count, rng)
     if not writes:  # a classifier, whose labels are not known
-        sentences = tree.search(traces, None, count)
-        return [
-            list(sentence.ids)
-            for sentence in spread(tree.again(traces, None, sentences, count, rng), count)
-        ]
-    match = GradientMatcher.of(observation, task, traces.words.device, signs=traces.signs)
-    if start and (adapters or adaptive):
-        shown = traces.ratios
-        if adapters:
-            shown = _shown_words(traces, [match.update[n] for n in adapters if n in match.update])
-        grown = MatchedGrowth.of(count, tree, match, shown, rng, adapters=bool(adapters))
-        return grown.sentences()
+        sentences = tree.again(traces, None, tree.search(traces, None, count), count, rng)
+        return [list(sentence.ids) for sentence in spread(sentences, count)]
+    match = GradientMatcher.of(model.observation, task, traces.words.device, signs=traces.signs)
+    if start and (traces.adapters or _adaptive(model.observation)):
+        return _matched(match, tree, traces, count, rng).sentences()
+    return _by_layers(model, match, tree, traces, count, rng)
+
+
+def _adaptive(observation: Observation) -> bool:
+    """Whether an optimiser such as Adam made the update, which spans no layer's inputs then."""
+    return observation.kind != "gradient" and observation.knowledge.optimizer not in MULTIPLES
+
+
+def _hidden(
+    model: AttackedModel, tree: Tree, traces: SoftTraces, rng: torch.Generator
+) -> tuple[list[int], bool]:
+    """A sentence grown by the whole gradient, where no layer of the first two blocks shows it.
+
+    And whether the update says more for it than its text costs; nothing where the update is no
+    gradient, or not complete.
+    """
+    if not tree.start or tree.end is None or traces.signs or _adaptive(model.observation):
+        return [], False
+    device = traces.words.device
+    match = GradientMatcher.of(model.observation, model.task, device, signs=False)
+    if match.sent:
+        return [], False
+    drawn = sampled(model.network, tree.start, rng)
+    return LikelihoodGrowth(tree, model.network, match, drawn).sentence()
+
+
+def _matched(
+    match: GradientMatcher, tree: Tree, traces: SoftTraces, count: int, rng: torch.Generator
+) -> MatchedGrowth:
+    """Sentences grown by the whole gradient, of adapters or all weights."""
+    shown, adapters = traces.ratios, traces.adapters
+    if adapters:
+        shown = _shown_words(traces, [match.update[n] for n in adapters if n in match.update])
+    return MatchedGrowth.of(count, tree, match, shown, rng, adapters=bool(adapters))
+
+
+def _by_layers(
+    model: AttackedModel,
+    match: GradientMatcher,
+    tree: Tree,
+    traces: SoftTraces,
+    count: int,
+    rng: torch.Generator,
+) -> list[list[int]]:
+    """Sentences searched by what each layer shows.
+
+    Where noise does not explain what a single sentence leaves of a complete update, it is grown by
+    the whole gradient, too, and the one that explains more of the update is returned.
+    """
+    observation, most = model.observation, count * tree.longest
     update = {name: value.float() for name, value in observation.update().items()}
-    shift = DirectionalShift.of(traces.layers.network, update, count * task.max_length)
-    test = Consistency.of(observation, task, traces.layers.network)
-    fit = None
-    if count > 1:
-        fit = PrefixFit(match, observation, count * task.max_length, end, task.max_length)
+    shift = DirectionalShift.of(traces.layers.network, update, most)
+    test = Consistency.of(observation, model.task, traces.layers.network)
+    fit = PrefixFit(match, observation, most, tree.end, tree.longest) if count > 1 else None
     decoder = Decoder(tree, traces, shift, match, fit, test, count, rng)
     lines = decoder.run()
-    if count > 1 or not start or traces.signs or match.sent or decoder.explains(lines):
+    if count > 1 or not tree.start or traces.signs or match.sent or decoder.explains(lines):
         return lines
-    growth = MatchedGrowth.of(1, tree, match, traces.ratios, rng, adapters=False)
-    rivals = [torch.tensor(line, device=traces.words.device) for line in lines + growth.sentences()]
+    lines += _matched(match, tree, traces, 1, rng).sentences()
+    rivals = [torch.tensor(line, device=traces.words.device) for line in lines]
     return [rivals[int(match.similarities(rivals).argmax())].tolist()]
 
 

@@ -1,7 +1,8 @@
-"""The gradient of a language model's head, whose table may be that of the words, in factors."""
+"""The gradient of a language model's head, whose table may be that of the words, made white."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -9,9 +10,36 @@ from torch import Tensor, nn
 
 from attacks.observed.factors import Products, Vectors
 from attacks.proofs.gradient_match import GradientMatcher
-from attacks.span.causal.noise_roots import Roots
 from fedsim.models.embeddings import embedding_names
 from fedsim.types import Batch, Tensors
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Makes noise of a separable covariance white.
+
+    Attributes:
+        left: of the rows of a matrix ``(row, row)``.
+        right: of its columns.
+        noise: standard deviation of the entries of all tensors that have neither.
+    """
+
+    left: Tensors
+    right: Tensors
+    noise: float
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        """A tensor of an update or of a gradient."""
+        if name not in self.right:
+            return value / self.noise
+        value = value @ self.right[name]
+        return self.left[name] @ value if name in self.left else value
+
+    def factors(self, name: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of a product ``left^T right``."""
+        if name not in self.left:
+            return left, right / self.noise
+        return left @ self.left[name], right @ self.right[name]
 
 
 class HeadGradient:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from attacks.engine.beam import NextWords, Prefixes, Sentence, grow
 from attacks.observed.factors import Products
 from attacks.proofs.gradient_match import GradientMatcher
-from attacks.span.causal.head_gradient import HeadGradient
-from attacks.span.causal.noise_roots import Roots
+from attacks.span.causal.head_gradient import HeadGradient, Roots
 from attacks.span.causal.text_covariance import TextCovariance, white_noise
 from attacks.span.causal.tree import Tree
 from attacks.tokens.next_token_shift import DirectionalShift

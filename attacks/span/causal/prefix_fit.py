@@ -13,7 +13,7 @@ from attacks.observed.readings import read
 from attacks.observed.spectrum import completed, spectrum
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.tokens.prefix_search import END_GAIN
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.types import Batch
 
 _FIT_ERROR = 0.05  # error of a gradient for other reasons than noise, as a share of its rms

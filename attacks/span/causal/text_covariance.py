@@ -11,8 +11,7 @@ from torch import Tensor
 
 from attacks.observed.factors import Products
 from attacks.proofs.gradient_match import GradientMatcher
-from attacks.span.causal.head_gradient import HeadGradient
-from attacks.span.causal.noise_roots import Roots
+from attacks.span.causal.head_gradient import HeadGradient, Roots
 from fedsim.types import Tensors
 
 _WIDEST = 4096  # side of a matrix whose moments are taken; a head's are not

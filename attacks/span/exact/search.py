@@ -16,13 +16,15 @@ from attacks.tokens.attention_inputs import AttentionInputs
 from attacks.tokens.candidates import Candidates
 from attacks.tokens.exact_traces import Traces, read_traces
 from attacks.tokens.layout import RIGHT, Layout, batch_of, left_layouts, trailing_layouts
-from attacks.tokens.sentences import SpanSentence, grow
+from attacks.tokens.sentences import SpanSentence, grown
 from attacks.tokens.sine_descent import SineDescent
 from attacks.tokens.span_membership import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
 from attacks.tokens.word_places import WordPlaces
 from fedsim.errors import CannotAttack
 
+_BEAM = 256  # prefixes of a causal model kept at each position
+_STARTS = 40  # most random sentences from which an encoder's descent starts
 _RESTARTS = 3
 """Tokens tried as those behind which positions restart."""
 _MORE = "the gradient spans more tokens than were found, as of texts packed into a row would"
@@ -38,17 +40,11 @@ class ExactSearch:
         model: under attack; its update has to be a multiple of a gradient.
         rng: the only source of randomness.
         job: ends the search when its time is up.
-        rows: exclude words whose embedding row is zero, if an untied table is sent.
-        beam: number of prefixes of a causal model kept at each position.
-        starts: largest number of random sentences from which an encoder's descent starts.
     """
 
     model: AttackedModel
     rng: torch.Generator
     job: Job
-    rows: bool
-    beam: int
-    starts: int
 
     def run(self) -> Reconstruction:
         """The sentences.
@@ -56,7 +52,7 @@ class ExactSearch:
         Raises:
             CannotAttack: the span is full, or the client's optimizer hides it.
         """
-        traces = read_traces(self.model, rows=self.rows)
+        traces = read_traces(self.model)
         self._check_rank(traces)
         test, segments = best_test(self.model, traces.before), traces.segments
         test = replace(test, layers=test.layers.of_types(segments))
@@ -156,8 +152,8 @@ class ExactSearch:
         alone = shortlist.everywhere or shortlist.public
         for place in range(1 if alone else len(tokens)):
             placed = test.behind(shortlist.begin + place)
-            more, expired = grow(
-                placed, tokens[place:], limit, self.beam, self.job, public=shortlist.public
+            more, expired = grown(
+                placed, tokens[place:], limit, _BEAM, self.job, public=shortlist.public
             )
             sentences += more
             if expired or (sentences and self._filled(test, sentences)):
@@ -184,7 +180,7 @@ class ExactSearch:
         tokens = [shortlist.tokens[0], *[words] * (most - 1)]
         for last in list(dict.fromkeys(ends))[:_RESTARTS]:
             placed = test.restarting(int(last))
-            rows, _ = grow(placed, tokens, limit, self.beam, self.job, public=shortlist.public)
+            rows, _ = grown(placed, tokens, limit, _BEAM, self.job, public=shortlist.public)
             if rows and self._fits(test, rows) and self._filled(test, rows):
                 return rows
         return []
@@ -223,7 +219,7 @@ class ExactSearch:
             several = usual and len(possible) > 1
             for inside in (False, True)[typed and several : 1 + several]:
                 descent = self._descent(test, tokens, stop, possible, usual, inside)
-                descent.run(self.starts, self._count, self.rng, self.job)
+                descent.run(_STARTS, self._count, self.rng, self.job)
                 more = [sentence for sentence in descent.found if sentence.in_span or usual]
                 seen = {sentence.ids for sentence in sentences}
                 sentences += [sentence for sentence in more if sentence.ids not in seen]
@@ -263,7 +259,7 @@ class ExactSearch:
         best, known = ended(prover, layouts, [sentence.ids for sentence in sentences])
         end = self.model.task.tokenizer.eos_token_id
         whole = [
-            replace(sentence, ids=ids, predicted=ids[:-1] == sentence.ids and ids[-1] != end)
+            sentence._replace(ids=ids, predicted=ids[:-1] == sentence.ids and ids[-1] != end)
             for sentence, ids in zip(sentences, known.lines, strict=True)
         ]
         guess = proven(best, whole, known)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.engine.beam import NextWords, Prefixes, grow
 from attacks.span.exact.word_gradients import WordGradients
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.pursuit import Pursuit
@@ -27,10 +28,10 @@ _PURSUED_PREFIXES = 16  # prefixes kept in the growth of a sentence
 _AGREEING_PREFIXES = 8  # of these where gradients of words tell them apart
 _AGREEING_TRIED = 3  # times as many are asked for the gradients of their words
 _AGREEMENT = 2.0  # weight of these gradients
-_PURSUED_TRUST = 1.0  # share of the log-likelihood ratio of normal shares that counts
 
 _FACTORS = (1.0, 0.5, 2.0, 4.0)
-"""Of ``_PURSUED_TRUST``, until a sentence explains all; the first for several sentences."""
+"""Shares that count of the log-likelihood ratio of normal shares, until a sentence explains all;
+the first for several sentences."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class Growth:
         places = [places[0], *[words[words != end] for words in places[1:]]]
         kinds, bag = list(spaces), torch.cat(places).unique()
         inputs = []
-        for size in _PURSUED_LENGTHS:
+        lengths = [n for n in _PURSUED_LENGTHS if layers.everywhere or n < task.max_length]
+        for size in lengths:
             drawn = torch.randint(len(bag), (_PURSUED_CONTEXTS, size), generator=rng)
             contexts = bag[drawn.to(bag.device)]
             contexts[:, 0] = places[0][0]
@@ -142,7 +144,7 @@ class Growth:
             begin, growth = self._beside(others), self._without(others)
             factors = _FACTORS if count == 1 else _FACTORS[:1]
             for factor in factors:
-                best = growth._best(begin, factor * _PURSUED_TRUST, job)
+                best = growth._best(begin, factor, job)
                 if best.explains or best.right:
                     break
             if job.expired and index >= count:
@@ -212,26 +214,9 @@ class Growth:
             self._grown(begin, word, [x[row] for x in inputs], 0.0)
             for row, word in enumerate(firsts.tolist())
         ]
-        best, stale = replace(begin, score=-torch.inf), 0
-        for place in range(1, len(self.places) + 1):
-            last = place == len(self.places) or job.expired
-            tokens = self.places[0][:0] if last else self.places[place]
-            gains, over, inputs = self._gains(beam, tokens, trust)
-            ended = [
-                replace(prefix, score=prefix.score + nats)
-                for prefix, nats in zip(beam, over.tolist(), strict=True)
-            ]
-            ended = self._agreeing(ended, ended=True)
-            likeliest = max(ended, key=lambda prefix: prefix.total)
-            if likeliest.right:
-                return likeliest
-            best, stale = (likeliest, 0) if likeliest.total > best.total else (best, stale + 1)
-            if last or stale > _PURSUED_STALE:
-                break
-            beam = self._extended(beam, tokens, gains, inputs)
-            if whole := [prefix for prefix in beam if prefix.explains]:
-                return whole[0]
-        return best
+        scorer, longest = _Explaining(self, trust), len(self.places)
+        sentences = grow(scorer, _Beam.of(beam, firsts), longest, job, stale=_PURSUED_STALE)
+        return max(sentences).prefix
 
     def _gains(
         self, beam: Sequence[Prefix], tokens: Tensor, trust: float
@@ -262,32 +247,6 @@ class Growth:
             replace(prefix, nats=value, right=ended and whole)
             for prefix, value, whole in zip(beam, nats.tolist(), right.tolist(), strict=True)
         ]
-
-    def _extended(
-        self, beam: Sequence[Prefix], tokens: Tensor, gains: Tensor, inputs: Sequence[Tensor]
-    ) -> list[Prefix]:
-        """The likeliest prefixes with a further token."""
-        scores = (gains.new_tensor([prefix.score for prefix in beam])[:, None] + gains).flatten()
-        likely, width, most = scores, _PURSUED_PREFIXES, _PURSUED_PREFIXES
-        if self.gradients is not None:
-            width, most = _AGREEING_PREFIXES, _AGREEING_TRIED * _AGREEING_PREFIXES
-            nats = scores.new_tensor([prefix.nats for prefix in beam])[:, None].expand_as(gains)
-            if len(beam[0].ids) > 1:  # behind the start, which all sentences have
-                nats = nats + self.gradients.next_words([prefix.ids for prefix in beam], tokens)
-            likely = scores + _AGREEMENT * nats.flatten()
-        tried = likely.topk(min(most, len(likely))).indices.tolist()
-        places = [divmod(index, len(tokens)) for index in tried]
-        longer = [
-            replace(beam[row], ids=(*beam[row].ids, int(tokens[at])), score=float(gain))
-            for (row, at), gain in zip(places, scores[tried], strict=True)
-        ]
-        pairs = zip(self._agreeing(longer), places, strict=True)
-        grown = []
-        for prefix, (row, at) in sorted(pairs, key=lambda pair: -pair[0].total)[:width]:
-            last = [x[row, at][None] for x in inputs]
-            whole = self._grown(beam[row], prefix.ids[-1], last, prefix.score)
-            grown.append(replace(whole, nats=prefix.nats))
-        return grown
 
     def _grown(self, prefix: Prefix, word: int, last: Sequence[Tensor], score: float) -> Prefix:
         """The prefix with a further token, whose inputs are ``(1, width)`` at each layer."""
@@ -335,6 +294,99 @@ class Growth:
                 apart = apart / (1.4826 * apart.abs().median()).clamp(min=_LEAST_SPREAD)
                 total[row] += trust * (apart.clamp(0, _PURSUED_APART).square() / 2 - 0.5).to(total)
         return total, inputs
+
+
+class _Ended(NamedTuple):
+    """A sentence; ``sure`` if it explains all that is left, or the gradients of its words."""
+
+    sure: bool
+    total: float
+    ids: tuple[int, ...]
+    prefix: Prefix
+
+
+@dataclass(frozen=True)
+class _Beam(Prefixes):
+    """Prefixes with what each leaves."""
+
+    each: Sequence[Prefix]
+
+    @classmethod
+    def of(cls, each: Sequence[Prefix], like: Tensor) -> _Beam:
+        """On the device of a tensor."""
+        ids = torch.tensor([prefix.ids for prefix in each], device=like.device)
+        score = torch.tensor([prefix.score for prefix in each], dtype=torch.float64)
+        return cls(ids, score.to(like.device), each)
+
+
+@dataclass(frozen=True)
+class _Words(NextWords[_Ended]):
+    """Next words.
+
+    Attributes:
+        texts: log-probability of the prefix with each, without what gradients say.
+        inputs: of each word at each layer, ``(prefix, choice, width)``.
+    """
+
+    texts: Tensor
+    inputs: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class _Explaining:
+    """Scores prefixes of one sentence by what its words explain."""
+
+    growth: Growth
+    trust: float
+
+    def score(self, beam: _Beam) -> _Words:
+        """The likeliest words; none behind a sentence that is sure."""
+        growth, tokens = self.growth, self.growth.places[beam.length]
+        gains, over, inputs = growth._gains(beam.each, tokens, self.trust)
+        ended = self._ended(beam, over)
+        texts = beam.score.to(gains)[:, None] + gains
+        most, likely = _PURSUED_PREFIXES, texts
+        if growth.gradients is not None:
+            most = _AGREEING_TRIED * _AGREEING_PREFIXES
+            nats = gains.new_tensor([prefix.nats for prefix in beam.each])[:, None]
+            if beam.length > 1:  # behind the start, which all sentences have
+                lines = [prefix.ids for prefix in beam.each]
+                nats = nats + growth.gradients.next_words(lines, tokens)
+            likely = texts + _AGREEMENT * nats
+        tried = 0 if ended[0].sure else most
+        return _Words(tokens.expand_as(gains), likely, ended, tried, tried, texts, inputs)
+
+    def extend(self, beam: _Beam, words: _Words, rows: Tensor, columns: Tensor) -> _Beam:
+        """The likeliest prefixes with a further word; one alone that explains all."""
+        growth, texts = self.growth, words.texts[rows, columns].tolist()
+        width = _PURSUED_PREFIXES if growth.gradients is None else _AGREEING_PREFIXES
+        places = [*zip(rows.tolist(), columns.tolist(), strict=True)]
+        longer = [
+            replace(beam.each[row], ids=(*beam.each[row].ids, int(words.ids[row, at])), score=text)
+            for (row, at), text in zip(places, texts, strict=True)
+        ]
+        pairs = zip(growth._agreeing(longer), places, strict=True)
+        new = []
+        for prefix, (row, at) in sorted(pairs, key=lambda pair: -pair[0].total)[:width]:
+            last = [x[row, at][None] for x in words.inputs]
+            whole = growth._grown(beam.each[row], prefix.ids[-1], last, prefix.score)
+            new.append(replace(whole, nats=prefix.nats))
+        return _Beam.of([prefix for prefix in new if prefix.explains][:1] or new, words.texts)
+
+    def finish(self, beam: _Beam) -> list[_Ended]:
+        """The likeliest prefix as a sentence."""
+        return self._ended(beam, self.growth._gains(beam.each, beam.ids[0, :0], self.trust)[1])
+
+    def _ended(self, beam: _Beam, over: Tensor) -> list[_Ended]:
+        first = beam.each[0]
+        if beam.length > 1 and first.explains:
+            return [_Ended(True, first.total, first.ids, first)]
+        ended = [
+            replace(prefix, score=prefix.score + nats)
+            for prefix, nats in zip(beam.each, over.tolist(), strict=True)
+        ]
+        likeliest = max(self.growth._agreeing(ended, ended=True), key=lambda prefix: prefix.total)
+        return [_Ended(likeliest.right, likeliest.total, likeliest.ids, likeliest)]
 
 
 def _metric(contexts: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import islice, product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,13 +49,11 @@ class SparseRecovery:
         model: under attack; its update has to be a multiple of a gradient.
         rng: draws the prefixes that a word's usual inputs are taken of.
         job: ends the search when its time is up.
-        rows: exclude words whose embedding row is zero, if an untied table is sent.
     """
 
     model: AttackedModel
     rng: torch.Generator
     job: Job
-    rows: bool
 
     def run(self) -> Reconstruction | None:
         """The sentences; None without any."""
@@ -100,14 +99,13 @@ class SparseRecovery:
         return replace(guess, guess=batch, confidence=tuple(levels), note=note)
 
     def _lines(self) -> list[tuple[int, ...]]:
-        layers = self.model.usual_layers
+        layers, space = self.model.usual_layers, self._space(self.model.usual_layers.tokens)
         count = self.model.observation.knowledge.num_examples or 1
-        space = self._space(layers.tokens)
-        read = None if space is None else self._places(layers, space, count)
-        if read is None:
+        single = count == 1 and not layers.everywhere
+        if space is None or not len((words := self._words(layers, space, single=single)).ids):
             return []
-        places, gradients = read
-        if count == 1 and not layers.everywhere:
+        places, gradients = self._places(layers, words)
+        if single:
             whole = all(len(entry) == 1 for entry in places)
             return [tuple(int(entry) for entry in places)] if whole else []
         if not layers.causal:
@@ -126,53 +124,71 @@ class SparseRecovery:
         adapters = read_adapters(observation, names, self.model.device)
         return None if adapters is None else adapters.inputs
 
-    def _places(
-        self, layers: FirstLayers, space: Subspace, count: int
-    ) -> tuple[list[Tensor], WordGradients | None] | None:
-        """The batch's words at each place that a sentence may have; None if they are too many."""
-        task, words, job = self.model.task, self.model.vocabulary(rows=self.rows), self.job
-        observation = self.model.observation
-        start = start_of(task)
-        longest = task.max_length - (task.spec.kind == "language-modelling")
-        tried = range(1 if layers.everywhere else longest)
-        ids, places, atoms = [], [], []
-        most = max(1, _PURSUED_ATOMS // len(tried))
+    @property
+    def _longest(self) -> int:
+        """Tokens of a sentence that leave a trace, at most."""
+        task = self.model.task
+        return task.max_length - (task.spec.kind == "language-modelling")
+
+    def _words(self, layers: FirstLayers, space: Subspace, *, single: bool) -> _Words:
+        """The batch's words where they stand; none if they are too many.
+
+        Of a ``single`` sentence with learned places there is one at each.
+        """
+        atoms, rows = self._dictionary(layers, space), None
+        if single:
+            rows = few_rows(space.basis, atoms.inputs, self.job, atoms.places)
+        if rows is None:
+            rows = few_rows(space.basis, atoms.inputs, self.job)
+            if rows and single:
+                rows = _one_each(space.basis, atoms.inputs, rows, atoms.places)
+        return atoms.take(rows or [])
+
+    def _dictionary(self, layers: FirstLayers, space: Subspace) -> _Words:
+        """All words at all places, those nearest to the space where they are too many."""
+        words, tried = self.model.vocabulary(), range(1 if layers.everywhere else self._longest)
+        most, parts = max(1, _PURSUED_ATOMS // len(tried)), []
         for place in tried:
             inputs = torch.cat([layers.of_tokens(part, place) for part in words.split(_CHUNK)])
             near = space.rough_distance(inputs).topk(min(most, len(words)), largest=False).indices
-            ids.append(words[near])
-            places.append(torch.full_like(near, place))
-            atoms.append(inputs[near])
-        kinds, dictionary = torch.cat(places), torch.cat(atoms)
-        rows = None
-        if count == 1 and not layers.everywhere:
-            rows = few_rows(space.basis, dictionary, job, kinds)
-        if rows is None:
-            rows = few_rows(space.basis, dictionary, job)
-            if rows and count == 1 and not layers.everywhere:
-                rows = _one_each(space.basis, dictionary, rows, kinds)
-        if not rows:
-            return None
-        tokens, at = torch.cat(ids)[rows], kinds[rows]
+            parts.append(_Words(words[near], torch.full_like(near, place), inputs[near]))
+        return _Words(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _places(
+        self, layers: FirstLayers, words: _Words
+    ) -> tuple[list[Tensor], WordGradients | None]:
+        """The batch's words at each place that a sentence may have, and the words' gradients.
+
+        These are None where nothing behind the adapters can be computed.
+        """
+        task, observation = self.model.task, self.model.observation
         names = [name for name in layers.tokens.weights(observation.received) if is_adapter(name)]
         update = observation.update(names)
-        gradients = solved([update[name].to(dictionary) for name in names], dictionary[rows])
-        real = present(gradients, dictionary[rows])
-        tokens, at, gradients = tokens[real], at[real], [each[real] for each in gradients]
-        read = None
-        if (
-            layers.causal
-            and task.spec.kind == "language-modelling"
-            and not is_personal(observation)
-        ):
+        gradients = solved([update[name].to(words.inputs) for name in names], words.inputs)
+        real = present(gradients, words.inputs)
+        (tokens, at, _), gradients = words.take(real), [each[real] for each in gradients]
+        read, start = None, start_of(task)
+        modelled = task.spec.kind == "language-modelling"
+        if layers.causal and modelled and not is_personal(observation):
             known = None if layers.everywhere else at
             read = WordGradients.of(layers, names, gradients, tokens, known)
-        first = [] if start is None else [words.new_tensor([start])]
+        first = [] if start is None else [tokens.new_tensor([start])]
         if layers.everywhere:
-            return [*first, *[tokens] * (longest - len(first))], read
-        last = int(at.max())
-        later = [tokens[at == place] for place in range(len(first), last + 1)]
+            return [*first, *[tokens] * (self._longest - len(first))], read
+        later = [tokens[at == place] for place in range(len(first), int(at.max()) + 1)]
         return [*first, *later], read
+
+
+class _Words(NamedTuple):
+    """Words ``(word,)`` with their places, and their inputs before any attention."""
+
+    ids: Tensor
+    places: Tensor
+    inputs: Tensor
+
+    def take(self, rows: list[int] | Tensor) -> _Words:
+        """Some of them."""
+        return _Words(*(part[rows] for part in self))
 
 
 def _one_each(basis: Tensor, atoms: Tensor, rows: list[int], kinds: Tensor) -> list[int] | None:

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.tokens.first_layers import FirstLayers, Layer
-from fedsim.threads import PROCESS
+from fedsim.process import PROCESS
 
 _CLOSE = 0.02  # added to a squared sine, so that a word's agreement is worth 3.9 nats at most
 _EXACT = 1e-4  # largest squared sine of a word that a sentence explains

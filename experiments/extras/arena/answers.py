@@ -17,7 +17,12 @@ import torch
 from torch import Tensor
 
 from experiments.extras.arena.records import Rules
-from fedsim.api import ConfigError, Rows, Task, Tensors, TextTask, read_json, read_state_dict
+from fedsim.errors import ConfigError
+from fedsim.store.files import read_json
+from fedsim.store.tensor_files import read_state_dict
+from fedsim.tasks.base import Task
+from fedsim.tasks.text import TextTask
+from fedsim.types import Rows, Tensors
 
 
 def read_answers(path: Path, task: Task) -> dict[str, Tensors]:

@@ -7,16 +7,13 @@ from functools import cached_property
 from pathlib import Path
 
 from experiments.extras.arena.records import BUNDLE, Bundle
-from fedsim.api import (
-    CaptureStore,
-    ConfigError,
-    Task,
-    check_folder,
-    check_hashes,
-    digest_plain,
-    load_task,
-    read_record,
-)
+from fedsim.errors import ConfigError
+from fedsim.store.capture import CaptureStore
+from fedsim.store.files import read_record
+from fedsim.store.manifest import check_hashes
+from fedsim.store.plain_files import check_folder, digest_plain
+from fedsim.tasks import load_task
+from fedsim.tasks.base import Task
 
 REMEDY = "Get the bundle again from whoever sealed it."
 

@@ -11,7 +11,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedsim.api import Batch, StoreError, TruthRecord, TruthStore, batch_tensors, digest
+from fedsim.errors import StoreError
+from fedsim.store.capture import batch_tensors
+from fedsim.store.files import digest
+from fedsim.store.truth import TruthRecord, TruthStore
+from fedsim.types import Batch
 
 SALT_BYTES = 32
 

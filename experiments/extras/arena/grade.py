@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim.api import say
+from fedsim.visible import say
 
 
 def grade(

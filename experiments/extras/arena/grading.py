@@ -21,36 +21,25 @@ from experiments.extras.arena.records import (
     Secret,
     Submission,
 )
-from fedsim.api import (
-    EXACT,
-    FRESH_ROW,
-    OTHER_CLIENT,
-    PRIOR_ONLY,
-    CaptureKey,
-    ConfigError,
+from fedsim import __version__
+from fedsim.api import Run, StoredCell
+from fedsim.api.calls import (
     Estimate,
-    JobRecord,
-    Run,
-    ScoreRow,
-    StoredCell,
-    StoreError,
     Values,
-    __version__,
-    check_folder,
-    check_hashes,
-    copy_files,
     difference,
-    digest_plain,
     estimate,
-    is_exact,
-    load_task,
-    load_tensors,
-    read_record,
-    save_tensors,
     score_guesses,
     values_of,
-    write_json,
+    verdict_of,
 )
+from fedsim.errors import ConfigError, StoreError
+from fedsim.records import FRESH_ROW, OTHER_CLIENT, PRIOR_ONLY, JobRecord, Modality, ScoreRow
+from fedsim.store.capture import CaptureKey
+from fedsim.store.files import copy_files, load_tensors, read_record, save_tensors, write_json
+from fedsim.store.manifest import check_hashes
+from fedsim.store.plain_files import check_folder, digest_plain
+from fedsim.tasks import load_task
+from fedsim.tasks.base import Task
 
 _ALLOWANCE = 1.05
 """A budget is looked at between steps, so that an honest attack may end some seconds late."""
@@ -74,9 +63,11 @@ def grade(folder: Path, truth: Path) -> Grade:
         )
     with tempfile.TemporaryDirectory() as temporary:
         guesses = Path(temporary) / "guesses"
-        _hand_in(folder, manifest, cell, guesses)
+        task = load_task(cell.captures.root, network=False)
+        _hand_in(folder, manifest, cell, task, guesses)
         rows = score_guesses(truth, guesses, {LABEL: rules.asked, PRIOR_ONLY: "rows"})
-    result = _grade(rows, manifest, submitted, digest_plain(folder / SUBMISSION))
+    submission = digest_plain(folder / SUBMISSION)
+    result = _grade(rows, task.modality, manifest, submitted, submission)
     write_json(folder / GRADE, result)
     return result
 
@@ -115,13 +106,12 @@ def _opened(truth: Path, manifest: Bundle, submitted: Submission) -> StoredCell:
     return cell
 
 
-def _hand_in(folder: Path, manifest: Bundle, cell: StoredCell, guesses: Path) -> None:
+def _hand_in(folder: Path, manifest: Bundle, cell: StoredCell, task: Task, guesses: Path) -> None:
     """Put the guesses where scoring looks for them; nothing else that was submitted is believed.
 
     Certificates, statuses and objectives are the participant's words: a victim that is called
     skipped would leave the mean. A capture without a guess counts as a blank one.
     """
-    task = load_task(cell.captures.root, network=False)
     place = guesses / LABEL
     for name in manifest.rules.answers:
         path, sha256 = folder / "guesses" / f"{name}.safetensors", None
@@ -138,21 +128,26 @@ def _hand_in(folder: Path, manifest: Bundle, cell: StoredCell, guesses: Path) ->
     copy_files(cell.guess_folder(PRIOR_ONLY), guesses / PRIOR_ONLY)
 
 
-def _grade(rows: list[ScoreRow], manifest: Bundle, submitted: Submission, submission: str) -> Grade:
+def _grade(
+    rows: list[ScoreRow],
+    modality: Modality,
+    manifest: Bundle,
+    submitted: Submission,
+    submission: str,
+) -> Grade:
     rules = manifest.rules
     values = values_of(rows, rules.metric)
     reached = values[LABEL, "none"]
     nulls = _nulls(values)
-    mine = [row for row in rows if (row.attack, row.control) == (LABEL, "none")]
+    verdict = None if rules.asked == "membership" else verdict_of(rows, modality)
     return Grade(
         track=rules.track,
         name=submitted.name,
         metric=rules.metric,
         n=len(reached),
         clients=len({victim.owner for victim in reached}),
-        exact=None
-        if rules.asked == "membership"
-        else sum(is_exact(row) for row in mine if row.metric in EXACT),
+        word="" if verdict is None else " ".join(filter(None, (verdict.word, verdict.grade))),
+        exact=None if verdict is None else verdict.exact.examples,
         score=_number(estimate(reached)),
         nulls={name: _number(estimate(null)) for name, null in nulls.items()},
         lead={name: _number(difference(reached, null)) for name, null in nulls.items()},

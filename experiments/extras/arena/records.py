@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from fedsim.api import SCHEMA, Record, Sealed
+from fedsim.store.files import SCHEMA, Record, Sealed
 
 BUNDLE, SECRET, SUBMISSION, GRADE = "bundle.json", "secret.json", "submission.json", "grade.json"
 LABEL = "submission"
@@ -114,6 +114,7 @@ class Grade(Sealed):
     Attributes:
         n: private rows.
         clients: that own them.
+        word: of the judge, with how bad a leak is; empty where membership is asked.
         exact: rows that came back exactly; None where membership is asked.
         score: of the submission.
         nulls: of guesses that never saw the victim, on the same rows.
@@ -128,6 +129,7 @@ class Grade(Sealed):
     metric: str
     n: int
     clients: int
+    word: str
     exact: int | None
     score: GradedNumber
     nulls: dict[str, GradedNumber]
@@ -141,7 +143,7 @@ class Grade(Sealed):
 
     def text(self) -> str:
         """A few lines to print."""
-        exact = "" if self.exact is None else f", {self.exact} exact"
+        exact = "" if self.exact is None else f", {self.exact} exact: {self.word}"
         cost = "measured by fedsim submit" if self.measured else "as stated by the participant"
         lines = [
             f"{self.track}, {self.name}: {self.metric} {self.score}, {self.n} rows of "

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from fedsim.api import ConfigError, Run, say
+from fedsim.api import Run
+from fedsim.errors import ConfigError
+from fedsim.visible import say
 
 
 def seal(
@@ -40,7 +42,7 @@ def seal(
     and a salted commitment to each private row.
     """
     from experiments.extras.arena.sealing import seal as write
-    from fedsim.api import simulate_secretly
+    from fedsim.api.calls import simulate_secretly
 
     root = Path(experiment)
     if not root.is_dir():

@@ -15,30 +15,18 @@ from pathlib import Path
 
 from experiments.extras.arena.commitments import commitments, new_salts
 from experiments.extras.arena.records import BUNDLE, MINUTES, SECRET, Bundle, Rules, Secret
-from fedsim.api import (
-    MAIN,
-    PRIOR_ONLY,
-    SECRET_BITS,
-    CaptureStore,
-    ConfigError,
-    Run,
-    Split,
-    StoredCell,
-    __version__,
-    attack_captures,
-    check_folder,
-    check_run,
-    copy_files,
-    digest_plain,
-    hashes,
-    load_task,
-    make_private,
-    read_bytes,
-    read_record,
-    without_null,
-    write_bytes,
-    write_json,
-)
+from fedsim import __version__
+from fedsim.api import Run, StoredCell
+from fedsim.api.calls import attack_captures, check_run, without_null
+from fedsim.data.splits import Split
+from fedsim.errors import ConfigError
+from fedsim.records import MAIN, PRIOR_ONLY
+from fedsim.seeds import SECRET_BITS
+from fedsim.store.capture import CaptureStore
+from fedsim.store.files import copy_files, read_bytes, read_record, write_bytes, write_json
+from fedsim.store.manifest import hashes
+from fedsim.store.plain_files import check_folder, digest_plain, make_private
+from fedsim.tasks import load_task
 
 _PART = ".sealing"
 """Where both folders are written; what a stopped command left there is made again."""

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedsim.api import ConfigError, say
+from fedsim.errors import ConfigError
+from fedsim.visible import say
 
 
 def submit(
@@ -37,7 +38,7 @@ def submit(
     """Attack a sealed bundle, or hand in guesses at it; no private row is needed or read."""
     from experiments.extras.arena.bundle import open_bundle
     from experiments.extras.arena.submitting import submit_attack, submit_guesses
-    from fedsim.api import override
+    from fedsim.api.calls import override
 
     if (attack is None) == (guesses is None):
         raise ConfigError("submit: name an attack, --attack span, or a file, --guesses FILE.")

@@ -15,24 +15,16 @@ from pydantic import ValidationError
 from experiments.extras.arena.answers import asked_parts, check_answer, read_answers
 from experiments.extras.arena.bundle import OpenBundle
 from experiments.extras.arena.records import BUNDLE, LABEL, SUBMISSION, Submission
-from fedsim.api import (
-    ConfigError,
-    JobRecord,
-    Tensors,
-    __version__,
-    attack_captures,
-    copy_files,
-    digest,
-    digest_plain,
-    explain,
-    hashes,
-    load_tensors,
-    named_attack,
-    options_of,
-    save_tensors,
-    say,
-    write_json,
-)
+from fedsim import __version__
+from fedsim.api.calls import attack_captures, named_attack
+from fedsim.config.build import explain, options_of
+from fedsim.errors import ConfigError
+from fedsim.records import JobRecord
+from fedsim.store.files import copy_files, digest, load_tensors, save_tensors, write_json
+from fedsim.store.manifest import hashes
+from fedsim.store.plain_files import digest_plain
+from fedsim.types import Tensors
+from fedsim.visible import say
 
 _ATTACK_SEED = 0
 

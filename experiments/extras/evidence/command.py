@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from fedsim.api import ConfigError, Run, say
+from fedsim.api import Run
+from fedsim.errors import ConfigError
+from fedsim.visible import say
 
 _REVIEWED = timedelta(days=365)
 

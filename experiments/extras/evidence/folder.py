@@ -7,19 +7,11 @@ import shutil
 from pathlib import Path
 
 from experiments.extras.evidence.record import EvidenceRecord
-from fedsim.api import (
-    SCHEMA,
-    Sealed,
-    StoreError,
-    WorstPerson,
-    check_path,
-    digest_plain,
-    read_record,
-    render,
-    show,
-    write_bytes,
-    write_json,
-)
+from fedsim.api import WorstPerson
+from fedsim.api.calls import render
+from fedsim.errors import StoreError
+from fedsim.store.files import SCHEMA, Sealed, read_record, write_bytes, write_json
+from fedsim.store.plain_files import check_path, digest_plain
 
 RECORD, PAGE, MANIFEST = "evidence.json", "index.html", "manifest.json"
 
@@ -101,7 +93,6 @@ def _render(record: EvidenceRecord) -> str:
         "evidence.html.j2",
         record=record,
         persons=_persons(record),
-        show=show,
         dump=json.dumps,
     )
 

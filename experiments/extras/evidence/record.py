@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from fedsim.api import Findings, Run, digest_plain, redacted
+from fedsim import attested
+from fedsim.api import Findings, Run
+from fedsim.redaction import redacted
+from fedsim.store.plain_files import digest_plain
 
 _SOURCES = (
     *("experiment.toml", "summary.json", "findings.json"),
     *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
-    *("membership.parquet", "properties.parquet", "limits.json", "audit.json"),
+    *("membership.parquet", "limits.json", "audit.json"),
 )
 
 
@@ -24,6 +27,7 @@ class EvidenceRecord(Findings):
         provenance: what and value.
         command: what repeats the run.
         sources: SHA-256 of the files of the run that this rests on, by name.
+        sites: site by round, what each reply shows of a defense, its claim, and its guard's word.
     """
 
     name: str
@@ -32,6 +36,7 @@ class EvidenceRecord(Findings):
     command: str
     provenance: tuple[tuple[str, str], ...]
     sources: dict[str, str]
+    sites: tuple[dict[str, str], ...]
 
 
 def compiled(run: Run, today: date, review: date) -> EvidenceRecord:
@@ -41,6 +46,11 @@ def compiled(run: Run, today: date, review: date) -> EvidenceRecord:
         StoreError: the run is not reported.
     """
     findings, known = run.findings, run.provenance
+    sites = tuple(
+        {"defense": each.place, "round": str(each.key.round), "site": str(each.key.client)}
+        | {name: getattr(each, name) for name in ("attested", "claimed", "guarded")}
+        for each in attested(run.root)
+    )
     return EvidenceRecord(
         **{name: getattr(findings, name) for name in Findings.model_fields if name != "seal"},
         name=str(run.experiment["name"]),
@@ -48,6 +58,7 @@ def compiled(run: Run, today: date, review: date) -> EvidenceRecord:
         review=review.isoformat(),
         command=str(next(iter(known.get("commands", {}).values()), "unknown")),
         provenance=tuple(_provenance(known)),
+        sites=sites,
         sources={name: digest_plain(run.root / name) for name in _files(run)},
     ).sealed()
 

@@ -6,11 +6,9 @@ import json
 import secrets
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -18,37 +16,30 @@ from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
-
 from experiments.extras.watch.state import CellState, CurveKey, State, Watcher
-from fedsim.api import (
+from fedsim.api.calls import (
     FEW,
     INK,
-    PRIOR_ONLY,
-    FedsimError,
     Figure,
-    data_uri,
     defense_name,
-    duration,
     frame_decibels,
     frame_shares,
-    mark,
     panel,
     render,
     show,
-    shown,
     spoken,
     strokes,
     title,
     unit_of,
-    words,
 )
+from fedsim.errors import FedsimError
+from fedsim.records import PRIOR_ONLY, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SCRIPT = files("experiments.extras.watch").joinpath("watch.js").read_text("utf-8")
-"""The one script of the page, which the security policy knows by its hash."""
+"""The one script of the page, whose policy is inside it."""
 LOOPBACK = "127.0.0.1"
 _SHARE = 9.0
 """Seconds of rest for each second of reading and drawing: what is watched should not wait."""
@@ -58,17 +49,13 @@ _LISTENERS = 8
 _SILENCE = 15.0
 """Seconds after which a page that heard nothing is written to, lest a closed one stays."""
 _HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_FRAMES = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-POLICY = (
-    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'self'; "
-    f"script-src 'sha256-{b64encode(sha256(SCRIPT.encode()).digest()).decode()}'; {_FRAMES}"
-)
 
 
 class Feed:
@@ -156,20 +143,18 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
         elif secrets.compare_digest(self.path.encode(), root.encode()):
             if feed.watcher.ended():
-                self._answer(
-                    feed.watcher.run.page.read_bytes(), _FRAMES
-                )  # its own policy is inside
+                self._answer(feed.watcher.run.page.read_bytes())
             else:
                 if feed.ended or not feed.page:  # a run that had ended goes on
                     feed.refresh()
-                self._answer(feed.page.encode(), POLICY)
+                self._answer(feed.page.encode())
         elif secrets.compare_digest(self.path.encode(), f"{root}events".encode()):
             self._stream()
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 
-    def _answer(self, body: bytes, policy: str) -> None:
-        self._head("text/html; charset=utf-8", policy)
+    def _answer(self, body: bytes) -> None:
+        self._head("text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -181,19 +166,15 @@ class Handler(BaseHTTPRequestHandler):
             return
         feed.listeners += 1
         try:
-            self._head("text/event-stream", POLICY)
+            self._head("text/event-stream")
             self.end_headers()
             feed.stream(self.wfile.write)
         finally:
             feed.listeners -= 1
 
-    def _head(self, kind: str, policy: str) -> None:
+    def _head(self, kind: str) -> None:
         self.send_response(HTTPStatus.OK)
-        for name, value in {
-            "Content-Type": kind,
-            "Content-Security-Policy": policy,
-            **_HEADERS,
-        }.items():
+        for name, value in {"Content-Type": kind, **_HEADERS}.items():
             self.send_header(name, value)
 
     def log_message(self, format: str, *args: object) -> None:
@@ -221,10 +202,9 @@ def page(name: str, state: State) -> str:
             for values in [[*chain(*by_round.values())]]
         ],
         figures=list(_figures(state)),
-        inline=lambda figure: Markup(figure.svg.replace(INK, "currentColor")),
         unit=unit_of,
-        **{each.__name__: each for each in (data_uri, duration, mark, show, title, words)},
-        script=Markup(SCRIPT),  # ours
+        script=SCRIPT,
+        connect="'self'",
     )
 
 

@@ -8,7 +8,10 @@ from typing import BinaryIO
 
 from experiments.extras.watch.server import Feed, Server
 from experiments.extras.watch.state import Watcher
-from fedsim.api import ConfigError, Run, say, show_page
+from fedsim.api import Run
+from fedsim.api.calls import show_page
+from fedsim.errors import ConfigError
+from fedsim.visible import say
 
 _LAST_PAGE = 3.0
 """Seconds in which a followed page takes the report that replaces it."""

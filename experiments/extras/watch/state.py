@@ -8,29 +8,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from fedsim.api import (
-    MAIN,
-    PRIOR_ONLY,
-    STATUSES,
+from fedsim.api import Forming, LedgerRow, Run, StoredCell
+from fedsim.api.calls import (
     UTILITY,
-    CaptureKey,
     DefenseInSetting,
-    FedsimError,
-    Forming,
-    LedgerRow,
-    Modality,
-    Run,
-    StoredCell,
     content,
-    matched,
     metric_named,
-    one_thread,
     places,
     planned_jobs,
-    read_guess,
     reconstructions,
     title,
 )
+from fedsim.api.guesses import matched, read_guess
+from fedsim.errors import FedsimError
+from fedsim.process import one_thread
+from fedsim.records import MAIN, PRIOR_ONLY, STATUSES, Modality
+from fedsim.store.capture import CaptureKey
 
 Running: TypeAlias = tuple[str, LedgerRow, float, Forming | None]
 LATEST = 6

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.engine.descent import Best, SearchProgress, restart_generators, slopes, stalled
+from attacks.engine.descent import (
+    Best,
+    SearchProgress,
+    descend,
+    restart_generators,
+    slopes,
+    stalled,
+)
 from fedsim.types import Tensors
 
 
@@ -100,3 +107,22 @@ def test_slopes_of_a_lane_alone_are_those_together() -> None:
     ]
     assert not any(one.requires_grad for one in (alone[1][0], *alone[1][1]))
     assert calls == [1, 1]
+
+
+@pytest.mark.parametrize(("deadline", "steps"), [(math.inf, 40), (0.0, 0)])
+def test_a_descent_gives_the_best_of_each_lane_until_its_time_is_up(
+    deadline: float, steps: int
+) -> None:
+    def objective(
+        variables: Tensors, goal: torch.Tensor
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        value = (variables["x"] - goal).square().sum()
+        return value, (variables["x"], value)
+
+    start, goals = torch.tensor([[0.0], [4.0]]), torch.tensor([[1.0], [2.0]])
+    job = Job(deadline=deadline)
+    best = descend(objective, {"x": start.clone()}, (goals,), job, steps=40, learning_rate=0.3)
+    assert (best.steps, best.expired) == (steps, steps == 0)
+    reached = (best.guesses - goals).square().sum(1)
+    torch.testing.assert_close(best.objective, reached)
+    assert (reached < 0.2).all() if steps else torch.equal(best.guesses, start)

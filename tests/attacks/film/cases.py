@@ -6,7 +6,7 @@ import torch
 
 from attacks.base import Job, Reconstruction
 from attacks.film.film import FILM
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.language_modelling import LanguageModelling
 from tests.attacks.victims import Victim
 

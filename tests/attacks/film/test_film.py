@@ -11,9 +11,9 @@ import torch
 
 from attacks.base import Job, Reconstruction
 from attacks.film.film import FILM
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import state
 from tests.attacks.film.cases import QUICK, attack, task_of
 from tests.attacks.victims import Victim, lines, tokens, trained
@@ -61,13 +61,6 @@ def test_words_come_back_in_order(gpt2: Victim) -> None:
     assert control < 0.3
 
 
-def test_a_covering_guess_has_every_word(gpt2: Victim) -> None:
-    for row in range(3):
-        seen, truth = gpt2.capture([row])
-        guess = attack(gpt2, seen, replace(QUICK, cover=True))
-        assert tokens(guess.guess) == tokens(truth)
-
-
 def test_the_objective_is_the_score_of_what_is_found(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([3])
     said: list[tuple[int, float, str | torch.Tensor]] = []
@@ -109,10 +102,10 @@ def test_same_seed_same_guess(gpt2: Victim) -> None:
 
 def test_the_control_looks_at_nothing(gpt2: Victim) -> None:
     (seen, _), (other, _) = gpt2.capture([3]), gpt2.capture([8], FROZEN)
-    control = replace(QUICK, bag="none", max_tokens=12)
+    control = replace(QUICK, bag="none")
     first, second = (attack(gpt2, observation, control) for observation in (seen, other))
     assert torch.equal(first.guess.inputs, second.guess.inputs)
-    assert first.guess.inputs.shape[1] <= 12
+    assert first.guess.inputs.shape[1] <= 40
 
 
 def test_an_expired_job_returns_what_it_has(gpt2: Victim) -> None:
@@ -149,9 +142,5 @@ def test_what_film_cannot_attack(gpt2: Victim) -> None:
     refused(bert, seen, QUICK, "'tiny-bert' is trained for text-classification")
     marked = {**gpt2.sent, "transformer.wte.weight": torch.zeros(2000, 128)}
     marked["transformer.wte.weight"][0] = 1.0
-    refused(
-        gpt2,
-        replace(gpt2.capture([3])[0], received=marked),
-        replace(QUICK, bag="rows"),
-        "the bag holds special tokens only",
-    )
+    alone = replace(gpt2.capture([3])[0], received=marked)
+    refused(gpt2, alone, QUICK, "the bag holds special tokens only")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from fedsim.capture import Observation
 from fedsim.defenses import build_chain
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 

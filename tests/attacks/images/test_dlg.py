@@ -14,10 +14,10 @@ from attacks.base import Job, Reconstruction
 from attacks.images.dlg import DLG, IDLG
 from attacks.observed.distance import squared_error
 from attacks.observed.replay import observed_gradient, replay
-from fedsim.capture import Observation
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
 from fedsim.magnitudes import squared_norm
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
@@ -154,10 +154,13 @@ def test_objective_is_that_of_the_guess(victim: Victim, pictures: Pictures) -> N
 
 
 @pytest.mark.slow
-def test_restarts_replace_a_start_that_runs_away(victim: Victim, pictures: Pictures) -> None:
+def test_restarts_replace_a_start_that_runs_away(
+    victim: Victim, pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attacks.images.dlg._PATIENCE", 5)
     task, seen = victim(pictures(1, 6, size=32))
     once, more = (
-        DLG(restarts=restarts, steps=25, patience=5).reconstruct([seen], task, [rng(3)], Job())[0]
+        DLG(restarts=restarts, steps=25).reconstruct([seen], task, [rng(3)], Job())[0]
         for restarts in (1, 8)
     )
     assert once.objective is not None
@@ -178,15 +181,6 @@ def test_grey_start_inverts_two_images(victim: Victim, pictures: Pictures) -> No
         errors[start] = (recovered.guess.inputs - batch.inputs).square().mean()
     assert errors["grey"] < 0.03
     assert errors["normal"] > 0.1
-
-
-def test_same_generator_same_guess(victim: Victim, pictures: Pictures) -> None:
-    task, seen = victim(pictures(1, 6, channels=1))
-    first, same, other = (
-        DLG(steps=2).reconstruct([seen], task, [rng(seed)], Job())[0] for seed in (1, 1, 2)
-    )
-    assert torch.equal(first.guess.inputs, same.guess.inputs)
-    assert not torch.equal(first.guess.inputs, other.guess.inputs)
 
 
 def test_deadline_returns_the_best_so_far(victim: Victim, pictures: Pictures) -> None:

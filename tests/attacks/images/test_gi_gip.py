@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +22,8 @@ from attacks.images.image_losses import matching_loss
 from attacks.images.inverting import Inverting
 from attacks.observed.distance import cosine_distance
 from attacks.observed.replay import replay
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Tensors
 from tests.attacks.images.cases import defended, rng
@@ -276,17 +275,6 @@ def test_a_plug_in(
     given = replace(attack, generator_weights=path)
     (recovered,) = given.reconstruct([seen], task, [rng()], Job())
     assert len(recovered.guess.inputs.unique()) == 1
-
-
-def test_deadline_returns_the_best_so_far(
-    victim: Victim, pictures: Pictures, auxiliary: Batch
-) -> None:
-    task, seen = victim(pictures(1, 6))
-    learned = prepared(QUICK, task, seen, auxiliary)
-    job = Job(deadline=time.monotonic())
-    (recovered,) = QUICK.reconstruct([seen], task, [rng()], replace(job, prepared=learned))
-    assert (recovered.expired, recovered.steps) == (True, 0)
-    assert recovered.guess.inputs.isfinite().all()
 
 
 def test_what_fitted_the_noise_gives_way_to_the_prior(

@@ -19,7 +19,7 @@ from attacks.images.victims import RoundsLoss, VictimGroup
 from attacks.observed.labels import find_head
 from attacks.observed.replay import replay
 from attacks.observed.same_rows import ALONE
-from fedsim.capture import CaptureKey, Observation
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch
 

@@ -13,10 +13,10 @@ from attacks.images.bayes import Bayes
 from attacks.images.unrolled import Arrangement, likely_arrangements
 from attacks.observed.replay import replay
 from attacks.observed.simulated_steps import SimulatedSteps
-from fedsim.capture import Observation
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses.chain import Chain
-from fedsim.federation import FederationConfig
 from fedsim.local.client import LocalClient
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 from tests.attacks.images.cases import rng

@@ -10,10 +10,10 @@ from attacks.learned.features import Coordinates, Hashed
 from attacks.learned.simulated_client import SimulatedClient, declared_client
 from attacks.observed.replay import replay
 from clients.train import LocalTrainer
-from fedsim.capture import CaptureKey, Kind, Observation
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses import build_chain
-from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Kind, Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 

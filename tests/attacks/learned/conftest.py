@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Tensors
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attacks.learned.auxiliary_rows import with_classes
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 

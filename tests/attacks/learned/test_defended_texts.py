@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks.observed.replay import observed_gradient
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.tasks import initial_weights, make_task
 from tests.attacks.learned.cases import client, described, rng

@@ -18,7 +18,7 @@ from attacks.learned.features import (
 from attacks.learned.gradients import group_gradients
 from attacks.observed.labels import find_head
 from attacks.observed.replay import Replay, replay
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 

@@ -10,9 +10,9 @@ import torch
 from attacks.learned import gradients as module
 from attacks.learned.gradients import Gradients, group_gradients, looped_gradients
 from attacks.observed.replay import Replay, replay
-from fedsim.capture import Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
+from fedsim.store.capture import Observation
 from fedsim.tasks import make_task
 from fedsim.tasks.base import Task
 from fedsim.tasks.weights import initial_weights

@@ -12,8 +12,8 @@ from torch import Tensor
 from attacks.learned.learner import Learner
 from attacks.learned.lti import LTI
 from attacks.learned.ridge import Ridge
-from fedsim.capture import Observation
 from fedsim.seeds import generator
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 from tests.attacks.learned.cases import owning

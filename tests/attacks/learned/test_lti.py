@@ -23,10 +23,10 @@ from attacks.prior_only import PriorOnly
 from attacks.scheduling.jobs import plan
 from attacks.scheduling.worker import run_job
 from experiments.plan.folder import Run
-from fedsim.capture import Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -340,7 +340,7 @@ def test_several_images_come_back_in_any_order(victim: Victim, rows: Batch) -> N
 def inverters(run: Run, guesses: Path) -> list[dict[str, bytes]]:
     """The prepared files of each round, by name."""
     files: list[dict[str, bytes]] = []
-    table = {"name": "lti", "width": 8, "epochs": 1, "mirror": False}
+    table = {"name": "lti", "width": 8, "epochs": 1}
     captures = run.cells[0].folder / "captures"
     for number in (1, 2):
         specs = plan(captures, guesses / str(number) / "guesses", "lti", table, 0)

@@ -13,9 +13,9 @@ from torch import Tensor
 from attacks.learned.inverter_outputs import Pixels
 from attacks.learned.regression import RidgeRegression
 from attacks.learned.ridge import Ridge
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 from tests.attacks.learned.cases import SIGN, client, owning, rng

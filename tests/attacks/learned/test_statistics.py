@@ -14,8 +14,8 @@ from attacks.learned.lti import LTI
 from attacks.learned.ridge import Ridge
 from attacks.learned.simulated_statistics import SimulatedStatistics
 from attacks.learned.statistics import KernelRegression, Statistics, learn_scales
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Tensors
 from tests.attacks.learned.cases import owning, rng

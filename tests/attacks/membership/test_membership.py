@@ -15,14 +15,13 @@ from attacks.membership.membership import Membership
 from experiments.analysis.membership import inferred
 from experiments.pipeline import execute
 from experiments.stages.membership import ranked
-from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.errors import CannotAttack
-from fedsim.files import load_tensors
 from fedsim.knowledge import Knowledge
-from fedsim.magnitudes import cut
 from fedsim.records import ScoreRow
-from fedsim.rows import read_rows
 from fedsim.seeds import seeded
+from fedsim.store.capture import CaptureKey, CaptureStore, Observation
+from fedsim.store.files import load_tensors
+from fedsim.store.rows import read_rows
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch
@@ -78,9 +77,8 @@ def test_members_come_before_all_others(task: Task, statistic: str) -> None:
     assert scored[:MEMBERS].min() > scored[MEMBERS:].max()
 
 
-@pytest.mark.parametrize("statistic", ["gain", "cosine", "loss_change"])
-def test_members_are_scored_higher_on_average(task: Task, statistic: str) -> None:
-    scored = scores(task, statistic)
+def test_members_are_scored_higher_on_average(task: Task) -> None:
+    scored = scores(task, "cosine")
     assert scored[:MEMBERS].mean() > scored[MEMBERS:].mean()
 
 
@@ -109,9 +107,6 @@ def test_members_come_first_after_steps_of_adam(task: Task, steps: int) -> None:
     assert min(auc(Membership(), seen, task) for seen in replies) > 0.85
     # The sign of one step tells little: .56 to .88 by the weights that are drawn, .5 by chance.
     assert fmean(auc(Membership(statistic="cosine"), seen, task) for seen in replies) > 0.6
-    job = Job(candidates=rows)
-    with pytest.raises(CannotAttack, match="multiple of a gradient"):
-        Membership(statistic="gain").reconstruct([replies[0]], task, [RNG], job)
 
 
 def rows() -> Batch:
@@ -135,25 +130,6 @@ def test_others_centre_the_scores_of_rows_that_nobody_used(task: Task) -> None:
         assert abs(float(fresh.mean())) < 1
     with pytest.raises(CannotAttack, match="2 replies"):
         attack.reconstruct(seen[:2], task, [RNG] * 2, job)
-
-
-def test_shadow_clients_centre_the_scores_of_rows_that_nobody_used(task: Task) -> None:
-    network = task.build()
-    chain = ({"name": "clip", "norm": 0.5},)
-    known = Knowledge(num_examples=MEMBERS, learning_rate=0.1, defense=chain)
-    gradient = cut(task.gradient(network, ROWS[:MEMBERS]), 0.5)
-    seen = Observation(KEY, state(network), gradient, "gradient", known)
-    attack = Membership(statistic="shadow", shadows=64)
-    rng = torch.Generator().manual_seed(0)
-    others = Batch(torch.rand(40, 1, 8, 8, generator=rng), torch.arange(40) % 4)
-    job = Job(candidates=lambda: ROWS, auxiliary=lambda: others)
-    found = attack.reconstruct([seen], task, [rng], job)[0].scores
-    assert found is not None
-    assert found[:MEMBERS].mean() > found[MEMBERS:].mean() + 0.3
-    assert found[MEMBERS:].abs().mean() < 3  # in standard deviations of the shadows
-    job.auxiliary = lambda: others[:6]
-    with pytest.raises(CannotAttack, match="need more than 6 auxiliary rows, and there are 6"):
-        attack.reconstruct([seen], task, [rng], job)
 
 
 @pytest.mark.parametrize("defend", [torch.sign, lambda v: v * (v.abs() > v.abs().median())])
@@ -184,20 +160,6 @@ def of_rounds(task: Task, count: int) -> list[Observation]:
     return found
 
 
-def test_the_loss_of_rows_used_in_each_round_drops(task: Task) -> None:
-    attack = Membership(statistic="loss_drop")
-    assert attack.grouped_by == "same_client"
-    rounds = of_rounds(task, 3)
-    recovered = attack.reconstruct(rounds[::-1], task, [RNG] * 3, Job(candidates=lambda: ROWS))
-    first, second, third = (one.scores for one in reversed(recovered))
-    assert first is not None
-    assert second is not None
-    assert third is not None
-    assert not first.any()
-    assert second[:MEMBERS].mean() > second[MEMBERS:].mean()
-    assert third[:MEMBERS].mean() > third[MEMBERS:].mean()
-
-
 def test_scores_add_up_over_the_rounds_of_the_same_rows(task: Task) -> None:
     rounds = of_rounds(task, 3)
     job = Job(candidates=lambda: ROWS)
@@ -209,12 +171,6 @@ def test_scores_add_up_over_the_rounds_of_the_same_rows(task: Task) -> None:
     standard = (alone - alone.mean()) / alone.std()
     torch.testing.assert_close(recovered[0].scores, standard)
     assert last[:MEMBERS].mean() > 2 * standard[:MEMBERS].mean()
-
-
-def test_the_loss_is_that_of_each_row_alone(task: Task) -> None:
-    network = task.build()
-    expected = [-task.loss(network, ROWS[i]).item() for i in range(30)]
-    assert scores(task, "loss", network).tolist() == pytest.approx(expected)
 
 
 def test_t_values_of_orthogonal_gradients_are_their_shares() -> None:

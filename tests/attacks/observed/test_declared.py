@@ -16,9 +16,9 @@ from attacks.observed.replay import replay
 from attacks.texts.low_rank import shrink
 from attacks.texts.matching import TextObjective, adapted
 from attacks.texts.text_group import denoised
-from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Kind, Observation
 from fedsim.types import Tensors
 from tests.attacks.texts.cases import (
     DEFENSE,
@@ -74,7 +74,7 @@ def test_an_unknown_defense_is_no_empty_one(bert: Victim, plain: Observation) ->
 
 
 def test_the_distance_fits_the_defense(plain: Observation) -> None:
-    for own in (TextObjective(), TextObjective("l2l1", alpha_l1=0.5)):
+    for own in (TextObjective(), TextObjective("l2l1")):
         assert adapted(own, told(plain)) == own
         assert adapted(own, told(plain, NOISE)) == own
         assert adapted(own, told(plain, PRUNE)) == replace(own, form="support")

@@ -21,10 +21,10 @@ from attacks.observed.labels import (
     round_counts,
 )
 from experiments.captures.update import Update
-from fedsim.capture import Observation
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
 from fedsim.magnitudes import squared_norm
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Tensors
 

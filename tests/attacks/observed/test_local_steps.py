@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from attacks.observed.local_steps import LocalSteps
-from fedsim.capture import CaptureKey, Kind, Observation
-from fedsim.federation import FederationConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.local.steps import schedule
+from fedsim.store.capture import CaptureKey, Kind, Observation
 
 
 def spread(kind: Kind, **facts: int | None) -> LocalSteps | None:

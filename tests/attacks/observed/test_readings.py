@@ -12,8 +12,8 @@ from attacks.observed.readings import coarseness, read
 from attacks.observed.token_types import types_note
 from attacks.proofs.consistency import EntryBounds, bounds_of
 from benchmarks.treatments import int8
-from fedsim.capture import CaptureKey, Observation
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Observation
 
 
 def drawn(seed: int = 0, rows: int = 16, columns: int = 32) -> Tensor:

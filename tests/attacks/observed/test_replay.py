@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from attacks.observed.replay import observed_gradient, replay
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
@@ -83,3 +86,34 @@ def test_unknown_scale(
     _, seen = victim(pictures(1, 3), step_size=0.1, **facts)
     with pytest.raises(CannotAttack, match=re.escape(message)):
         observed_gradient(seen)
+
+
+class Cubed(torch.autograd.Function):
+    """As a kernel written by hand: torch leaves its term out of a search's slope, unsaid."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return values**3
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slopes: Tensor) -> Tensor:
+        slope: Tensor = 3 * slopes * ctx.saved_tensors[0] ** 2
+        return slope
+
+
+class Cubing(nn.Module):
+    def forward(self, values: Tensor) -> Any:
+        return Cubed.apply(values)  # type: ignore[no-untyped-call]
+
+
+def test_an_operation_that_is_differentiable_once_is_refused(
+    victim: Victim, pictures: Pictures
+) -> None:
+    task, seen = victim(batch := pictures(1, 3))
+    copy = replay(seen, task, CPU)
+    marked = replace(copy, network=nn.Sequential(copy.network, Cubing()))
+    assert marked.gradient(batch, graph=False)
+    with pytest.raises(CannotAttack, match=r"\(Cubed is once_differentiable\)"):
+        marked.gradient(batch)

@@ -17,8 +17,8 @@ from attacks.observed.running_statistics import (
     tracking_layers,
     without_broadcast,
 )
-from fedsim.capture import CaptureKey, Observation
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.types import Batch
 from tests.attacks.normalised import normalised, train_client
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from attacks.observed.same_rows import same_rows
-from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Kind, Observation
 
 
 def seen(round_: int, client: int = 0, kind: Kind = "gradient", **facts: object) -> Observation:

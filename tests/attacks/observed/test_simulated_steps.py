@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedsim.capture import Observation
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses.chain import Chain
-from fedsim.federation import FederationConfig
 from fedsim.local.client import LocalClient
 from fedsim.local.unrolled import unrolled_update, unrolls
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+import fedsim
 from attacks.proofs.consistency import Consistency, support
 from attacks.proofs.whiteness import edge
 from benchmarks.bench_ranks import BenchVictims
@@ -18,8 +21,8 @@ from benchmarks.treatments import TREATMENTS
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.overrides import override
-from fedsim.capture import Observation
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
 from tests.attacks.victims import Victim, lines
@@ -189,3 +192,27 @@ def test_models_from_the_hub(model: str, data: str) -> None:
             false += support(seen, task, network, other, labels) == "consistent"
     assert true >= 11
     assert false == 0
+
+
+@pytest.mark.parametrize(
+    ("std", "mixed", "level"),
+    [(5e-4, False, "consistent"), (5e-4, True, "guess"), (4e-3, False, "guess")],
+)
+def test_a_picture_that_known_noise_explains(std: float, mixed: bool, level: str) -> None:
+    rng = torch.Generator().manual_seed(3)
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 48), nn.ReLU(), nn.Linear(48, 10))
+    picture = torch.rand(1, 3, 8, 8, generator=rng)
+    target = torch.zeros(1, 10)
+    target[0, 7], target[0, 2] = (0.7, 0.3) if mixed else (1.0, 0.0)
+    gradients = torch.autograd.grad(F.cross_entropy(net(picture), target), list(net.parameters()))
+    noised = [part + std * torch.randn(part.shape, generator=rng) for part in gradients]
+    victim = fedsim.Update.of(
+        net,
+        gradients=noised,
+        loss=lambda model, batch: F.cross_entropy(model(batch.inputs), batch.labels),
+        image_shape=(3, 8, 8),
+        num_examples=1,
+        defense=({"name": "gaussian_noise", "std": std},),
+    )
+    assert fedsim.attack(victim, "closed_form", quiet=True).confidence == (level,)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.proofs.replayed_steps import Unrolled
+from attacks.proofs.replayed_steps import Unrolled, _whole_steps
 from clients.train import LocalTrainer
-from fedsim.capture import Observation
+from fedsim.config.federation import FederationConfig
 from fedsim.defenses.chain import Chain
-from fedsim.federation import FederationConfig
-from fedsim.knowledge import Knowledge
+from fedsim.knowledge import Knowledge, Origin
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
 from tests.attacks.victims import KEY, Victim, lines, trained
@@ -119,3 +119,11 @@ def test_steps_that_are_not_told_prove_nothing(other: dict[str, object], gpt2: V
     assert unrolled(gpt2, seen) is not None
     withheld = replace(seen, knowledge=seen.knowledge.model_copy(update=other))
     assert unrolled(gpt2, withheld) is None
+
+
+@pytest.mark.parametrize(("source", "steps"), [("counted", 3), ("inferred", 1), ("tried", 1)])
+def test_a_length_that_was_inferred_stands_in_for_no_stated_one(source: Any, steps: int) -> None:
+    stated = Knowledge(num_examples=4, batch_size=4, learning_rate=0.1)
+    known = stated.adding({"local_steps": 3}, Origin(source=source))
+    seen = Observation(KEY, {}, {}, "weights", known)
+    assert _whole_steps(seen) == steps

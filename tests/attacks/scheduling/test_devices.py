@@ -19,7 +19,7 @@ from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import GpuLost, run_job
 from experiments.console import Console
 from experiments.stages.attack import Attackers
-from fedsim.devices import device_for, float32
+from fedsim.process import device_for, float32
 
 Jobs = Callable[..., list[JobSpec]]
 GPU = Demand(gpus=0.5)

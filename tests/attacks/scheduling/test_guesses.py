@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from attacks.base import Reconstruction
 from attacks.scheduling.guesses import Malformed, as_guess
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.tasks import make_task
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import task_of

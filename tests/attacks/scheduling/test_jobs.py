@@ -16,10 +16,10 @@ from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.prepared import PreparedRecord
 from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job, thin
-from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError
-from fedsim.files import load_tensors, read_record, write_json
 from fedsim.records import JobRecord
+from fedsim.store.capture import CaptureKey, CaptureStore
+from fedsim.store.files import load_tensors, read_record, write_json
 
 Jobs = Callable[..., list[JobSpec]]
 

@@ -11,8 +11,8 @@ from attacks.scheduling.jobs import JobSpec
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job
-from fedsim.capture import CaptureKey, CaptureStore
-from fedsim.files import load_tensors
+from fedsim.store.capture import CaptureKey, CaptureStore
+from fedsim.store.files import load_tensors
 
 Jobs = Callable[..., list[JobSpec]]
 

@@ -16,12 +16,12 @@ import fedsim
 from attacks.base import Job, Reconstruction
 from attacks.solved.closed_form import ClosedForm
 from attacks.solved.sequence import Sequence
-from fedsim.capture import Observation
 from fedsim.data.rows import load_rows
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
 from fedsim.models import IMAGE_MODELS
 from fedsim.models.network import ImageNetwork
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, state
 from fedsim.tasks.given import task_of
 from fedsim.types import Batch
@@ -223,6 +223,34 @@ def test_other_models_are_refused(victim: Victim, pictures: Pictures) -> None:
     assert "only convolutions, each followed by a Sigmoid or Tanh, and a final linear" in str(
         refusal.value
     )
+
+
+class Rectified(ImageNetwork):
+    """Its ReLU is a function, so that no module stands between its layers."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.c = nn.Conv2d(input_shape[0], 8, 5, stride=2, padding=2)
+        self.f = nn.Linear(8 * 4 * 4, num_classes)
+
+    def initialise(self, rng: torch.Generator) -> None:
+        """Small weights."""
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -0.1, 0.1, generator=rng)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = torch.relu(self.c(images))
+        logits: torch.Tensor = self.f(hidden.flatten(1))
+        return logits
+
+
+def test_a_function_that_cannot_be_inverted_is_the_cause(
+    victim: Victim, pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(IMAGE_MODELS, "rectified", Rectified)
+    task, seen = victim(pictures(1, 3, size=8), model="rectified")
+    with pytest.raises(CannotAttack, match="between 'c' and 'f' stands no Sigmoid or Tanh"):
+        invert(task, seen)
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:

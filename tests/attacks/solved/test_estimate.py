@@ -12,7 +12,7 @@ from attacks.observed.labels import find_head
 from attacks.observed.single_target import SingleTarget
 from attacks.solved.estimate import Received, estimate
 from attacks.solved.posterior import FITTED_SCALE, Estimator, Posterior
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 

@@ -10,8 +10,8 @@ import torch
 
 from attacks.base import Job, Reconstruction
 from attacks.solved.patch_rows import PatchRows
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch
 

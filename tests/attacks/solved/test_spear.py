@@ -19,13 +19,13 @@ from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Pool, factor, sparsest
 from attacks.solved.spear import Spear
 from clients.train import LocalTrainer
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.data.rows import load_rows
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
-from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task, state
 from fedsim.tasks.images import ImageClassification

@@ -205,7 +205,7 @@ def test_a_sentence_shows_in_what_the_others_leave(
     assert isinstance(task, TextTask)
     match = GradientMatcher.of(seen, task, torch.device("cpu"), signs=False)
     pursuit = choose(match, [torch.tensor(line) for line in lines(truth)], 2)
-    traces = soft_traces(AttackedModel.of(seen, task), rows=True)
+    traces = soft_traces(AttackedModel.of(seen, task))
     index = listed(pursuit).index(lines(truth)[0])
     rest = traces.without(pursuit.part(index), pursuit.part(), task.max_length)
     assert rest.first is not None

@@ -15,8 +15,8 @@ from attacks.observed.same_rows import ALONE
 from attacks.span.over_rounds import explained, joined, over_rounds
 from attacks.span.span import Span
 from attacks.tokens.layout import batch_of
-from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Kind, Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
 from tests.attacks.victims import Victim, lines, overlap, trained

@@ -20,11 +20,11 @@ from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.layout import batch_of
 from attacks.tokens.span_membership import best_test
-from fedsim.capture import Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import state
 from fedsim.tasks.text import TextTask
@@ -54,11 +54,14 @@ def labelled(batch: Batch) -> Counter[tuple[tuple[int, ...], int]]:
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("rows", [[0], [2], [5], [3, 4]])
-def test_sentences_of_an_encoder(bert: Victim, rows: list[int], known: bool) -> None:
+def test_sentences_of_an_encoder(
+    bert: Victim, rows: list[int], known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen, truth = bert.capture(rows, FROZEN)
     knowledge = Knowledge(num_examples=len(rows)) if known else Knowledge()
     # Of a batch of unknown size the search goes on from each start, here from one.
-    guess = run(bert, replace(seen, knowledge=knowledge), Span(starts=1))
+    monkeypatch.setattr("attacks.span.exact.search._STARTS", 1)
+    guess = run(bert, replace(seen, knowledge=knowledge))
     assert labelled(guess.guess) == labelled(truth)
     assert guess.confidence == ("certified",) * len(rows)
     assert guess.objective is not None
@@ -128,10 +131,11 @@ def test_sentences_that_repeat(bert: Victim, gpt2: Victim) -> None:
         assert set(guess.confidence or ()) == {"certified"}
 
 
-def test_lengths_narrow_the_search(bert: Victim) -> None:
+def test_lengths_narrow_the_search(bert: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attacks.span.exact.search._STARTS", 1)
     seen, truth = bert.capture([3, 4], FROZEN)
     lengths = tuple(len(line) for line in lines(truth))
-    guess = run(bert, replace(seen, knowledge=Knowledge(lengths=lengths)), Span(starts=1))
+    guess = run(bert, replace(seen, knowledge=Knowledge(lengths=lengths)))
     assert sentences(guess.guess) == sentences(truth)
 
 
@@ -149,7 +153,7 @@ def test_classes_of_a_causal_classifier() -> None:
 def test_no_sentence_in_the_span_is_a_guess_of_the_nearest_tokens(
     gpt2: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attacks.span.exact.search.grow", lambda *_, **__: ([], False))
+    monkeypatch.setattr("attacks.span.exact.search.grown", lambda *_, **__: ([], False))
     monkeypatch.setattr("attacks.span.span.LikelihoodSearch.run", lambda _: None)
     seen, _ = gpt2.capture([3, 4], FROZEN)
     assert run(gpt2, seen).confidence == ("guess", "guess")

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.texts.lamp import LAMP
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import state
 from fedsim.types import Batch

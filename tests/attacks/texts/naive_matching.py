@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from attacks.observed.factored import Factored
 from attacks.observed.replay import Replay
 from attacks.texts.matching import SOFTNESS, TextObjective
-from fedsim.cell import TaskKind
+from fedsim.config.cell import TaskKind
 from fedsim.defenses.prune import Prune
 from fedsim.tasks import TASKS
 from fedsim.tasks.base import Task, TaskSpec
@@ -132,7 +132,7 @@ def _term(own: Tensor, seen: Tensor, objective: TextObjective, reached: Tensor) 
         own = torch.where(seen == 0, 0, own)
     if objective.distance == "cosine":
         return 1 - _cosine(own, seen)
-    alpha = objective.alpha_l1 if objective.distance == "l2l1" else 0.0
+    alpha = 0.01 if objective.distance == "l2l1" else 0.0
     return (own - seen).square().sum() + alpha * (own - seen).abs().sum()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from attacks.texts.matching import TextObjective, stepped
-from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureKey, Kind, Observation
 
 CLIPPED = {"training": {"max_grad_norm": 1.0}}
 
@@ -29,7 +29,7 @@ def test_unknown_lengths_and_signs(
     kind: Kind, known: dict[str, Any], distance: str, form: str
 ) -> None:
     seen = Observation(CaptureKey(round=1, client=0), {}, {}, kind, Knowledge(**known))
-    text_objective = stepped(TextObjective("l2", 0.0, "plain"), seen)
+    text_objective = stepped(TextObjective("l2"), seen)
     assert (text_objective.distance, text_objective.form) == (distance, form)
-    cosine = TextObjective("cosine", 0.0, "plain")
+    cosine = TextObjective()
     assert stepped(cosine, seen) == cosine

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attacks.texts import language_prior
 from attacks.texts.language_prior import LanguagePrior, load_prior
-from fedsim.cell import TaskConfig
+from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack
 from fedsim.models import TEXT_MODELS, transformer

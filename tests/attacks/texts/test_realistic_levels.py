@@ -16,10 +16,10 @@ from attacks.scheduling.serial import run_serial
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
 from experiments.plan.levels import level_of
-from fedsim.capture import CaptureKey, CaptureStore
-from fedsim.files import write_json
 from fedsim.knowledge import FACTS
 from fedsim.records import JobRecord
+from fedsim.store.capture import CaptureKey, CaptureStore
+from fedsim.store.files import write_json
 from tests.apps.cases import simulate
 from tests.contract_cases import ATTACK_CASES, Cell
 

@@ -20,10 +20,10 @@ from attacks.tokens.adapters import AdapterSpan, first_round, read_adapters
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import Traces, read_traces
 from attacks.tokens.soft_traces import soft_traces
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.models.lora import is_second_factor
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 from tests.attacks.adapted import adapted, run, sentences
@@ -176,7 +176,7 @@ def test_words_of_adapters_after_steps_of_adamw(steps: int, gpt2: Victim) -> Non
         seen, truth = gpt2.capture([row], **adamw, local_steps=steps)
         seen = replace(seen, knowledge=Knowledge(local_steps=steps, optimizer="adamw"))
         assert isinstance(gpt2.task, TextTask)
-        found = soft_traces(AttackedModel.of(seen, gpt2.task), rows=True)
+        found = soft_traces(AttackedModel.of(seen, gpt2.task))
         line = lines(truth)[0][1:-1]
         shares += [
             float((one < one[word]).double().mean())
@@ -257,7 +257,7 @@ def test_attacks_on_embeddings_say_that_no_row_was_sent(gpt2: Victim, bert: Vict
         seen, _ = victim.capture([5])
         refused(victim, seen, f"the reply has no '{table}.weight'", EmbeddingRows())
     seen, _ = gpt2.capture([5])
-    refused(gpt2, seen, "no 'transformer.wte.weight'", FILM(bag="rows"))
+    refused(gpt2, seen, "no 'transformer.wte.weight'", FILM())
 
 
 @pytest.mark.parametrize(

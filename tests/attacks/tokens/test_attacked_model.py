@@ -13,7 +13,7 @@ from attacks.base import Job
 from attacks.span.span import Span
 from attacks.tokens.attacked_model import AttackedModel, ReadOnce
 from attacks.tokens.first_layers import FirstLayers
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 from tests.attacks.victims import Victim, trained

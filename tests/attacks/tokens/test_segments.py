@@ -14,9 +14,9 @@ import fedsim
 from attacks.tokens.segments import Segments, types_by_place
 from benchmarks.family_cases import SHAPES
 from experiments.captures.update import Update
-from fedsim.capture import batch_from, batch_tensors
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer
+from fedsim.store.capture import batch_from, batch_tensors
 from fedsim.types import Batch, joined
 
 PAIRS = ((3, 7), (11, 30))

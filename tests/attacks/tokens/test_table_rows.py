@@ -98,7 +98,7 @@ def test_pruned_rows_do_not_rule_out_words(bert: Victim) -> None:
     assert isinstance(task, TextTask)
     for defenses, whole in (((PRUNED,), True), ((), False)):
         seen, truth = bert.capture([17], *defenses)
-        words = AttackedModel.of(seen, task).vocabulary(rows=True)
+        words = AttackedModel.of(seen, task).vocabulary()
         assert (len(words) > 1000) == whole
         assert set(lines(truth)[0]) <= set(words.tolist())
 
@@ -126,7 +126,7 @@ def test_a_sentence_under_noise(bert: Victim) -> None:
     (line,) = lines(truth)
     seen = replace(seen, knowledge=Knowledge(num_examples=1, lengths=(len(line),)))
     model = AttackedModel.of(seen, task)
-    decoded = LikelihoodSearch(model, torch.Generator().manual_seed(0), Job(), rows=True).run()
+    decoded = LikelihoodSearch(model, torch.Generator().manual_seed(0), Job()).run()
     assert decoded is not None
     right = torch.tensor(lines(decoded.guess)[0]) == torch.tensor(line)
     assert float(right.double().mean()) > 0.8

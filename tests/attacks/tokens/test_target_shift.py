@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from attacks.tokens import target_shift
 from attacks.tokens.target_shift import shift_note
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
 from tests.attacks.victims import Victim, trained

@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import SoftTraces, soft_traces
 from attacks.tokens.word_posterior import likely_words, note_of, posterior
-from fedsim.capture import Observation
+from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from tests.attacks.adapted import adapted
 from tests.attacks.victims import Victim, lines, tokens, trained
@@ -59,7 +59,7 @@ def test_words_of_held_out_rows() -> None:
     every = 0
     for row in HELD_OUT:
         seen, truth = victim.capture([row], FROZEN, {"name": "gaussian_noise", "std": 1e-3})
-        traces = soft_traces(AttackedModel.of(seen, task), rows=True)
+        traces = soft_traces(AttackedModel.of(seen, task))
         true = tokens(truth)
         every += len(true)
         found = likely_words(traces, 1)
@@ -112,4 +112,4 @@ def test_words_are_likely_where_adapters_have_room() -> None:
 
 def traces_of(victim: Victim, seen: Observation) -> SoftTraces:
     assert isinstance(victim.task, TextTask)
-    return soft_traces(AttackedModel.of(seen, victim.task), rows=True)
+    return soft_traces(AttackedModel.of(seen, victim.task))

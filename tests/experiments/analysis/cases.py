@@ -7,10 +7,10 @@ from typing import Any
 
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.summary import summarise
-from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
-from fedsim.federation import FederationConfig
+from fedsim.config.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.federation import FederationConfig
+from fedsim.config.server_knows import ServerKnows
 from fedsim.records import ScoreRow, UtilityRow
-from fedsim.server_knows import ServerKnows
 
 ROW = ScoreRow(
     run="r",

@@ -18,11 +18,11 @@ from experiments.console import Console
 from experiments.pipeline import execute
 from experiments.stages.donors import Donor, donors
 from experiments.stages.score import score
-from fedsim.capture import CaptureKey, Observation
 from fedsim.metrics.sentences import overlap
 from fedsim.metrics.tokens import Tokens
 from fedsim.records import CONTROLS, PRIOR_ONLY, ScoreRow
-from fedsim.rows import read_rows
+from fedsim.store.capture import CaptureKey, Observation
+from fedsim.store.rows import read_rows
 from fedsim.tasks.base import Task
 from fedsim.tasks.masked_language_modelling import unmasked
 from fedsim.types import Batch

@@ -12,18 +12,18 @@ from attacks.membership.membership import Membership
 from experiments.analysis.membership import Finding, by_ranks, inferred
 from experiments.analysis.statistics import mean
 from experiments.stages.membership import ranked
-from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import CandidatesConfig, CaptureConfig, CellConfig, TaskConfig
-from fedsim.federation import FederationConfig
+from fedsim.config.cell import CandidatesConfig, CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.federation import FederationConfig
+from fedsim.config.server_knows import ServerKnows
 from fedsim.knowledge import Knowledge
 from fedsim.records import ScoreRow
-from fedsim.server_knows import ServerKnows
+from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks.base import TaskSpec, state
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch
 from tests.experiments.analysis.membership_rows import BATCH, CLIENTS, row
 
-ATTACKS = (Membership(), Membership(statistic="cosine"), Membership(statistic="loss_change"))
+ATTACKS = (Membership(), Membership(statistic="cosine"), Membership(statistic="residual"))
 
 
 def found(rows: list[ScoreRow], fresh: int = 100) -> list[Finding]:

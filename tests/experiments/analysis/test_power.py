@@ -10,6 +10,8 @@ import pytest
 
 from attacks import ATTACKS
 from attacks.base import Attack
+from experiments.analysis.keys import VictimKey
+from experiments.analysis.paired import Scored
 from experiments.analysis.power import Search
 from experiments.analysis.verdicts import judge
 from experiments.plan.entries import allows_for
@@ -31,6 +33,19 @@ def test_a_search_that_missed_the_private_rows_keeps_the_word_open(errors: int, 
         assert reason.numbers == {"errors": 3.0, "updates": 24.0, "excess": 28_460.0}
     else:
         assert verdict.reasons == ()  # power was measured
+
+
+@pytest.mark.parametrize(("planted", "said"), [(20.0, True), (10.0, False)])
+def test_an_attack_that_reads_planted_rows_alone_says_so(planted: float, said: bool) -> None:
+    known = {name: scores(*parts) for name, parts in images(60, 0).items()}
+    values = {
+        VictimKey(0, 100 + client, 1, 0, 900 + client): planted + client % 3 for client in range(8)
+    }
+    beside = [Scored(PLACE, ATTACK, "none", values)]
+    verdict = judge(PLACE, NO_ROWS, known, "image", working={ATTACK: ""}, planted=beside)
+    told = [reason for reason in verdict.reasons if reason.kind == "planted"]
+    assert verdict.word == "no leak found"
+    assert [reason.numbers["planted"] > planted for reason in told] == [True] * said
 
 
 @dataclass(frozen=True)

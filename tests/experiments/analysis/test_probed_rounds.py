@@ -12,7 +12,6 @@ from experiments.plan.cells import Cell
 from experiments.report.curves import curves
 from experiments.stages.privacy import spent
 from fedsim.errors import SimulationError
-from fedsim.files import read_record
 from fedsim.records import (
     OTHER_CLIENT,
     OTHER_CLIENTS,
@@ -22,8 +21,9 @@ from fedsim.records import (
     SimulationRecord,
     UtilityRow,
 )
-from fedsim.rows import read_rows
-from fedsim.truth import TruthRecord
+from fedsim.store.files import read_record
+from fedsim.store.rows import read_rows
+from fedsim.store.truth import TruthRecord
 from tests.apps.cases import IMAGES, TEXT, Make, files_of, simulate
 from tests.experiments.stages.cases import STAGES, scores
 

@@ -11,16 +11,14 @@ import torch
 from attacks.feasibility import Feasibility
 from experiments.analysis.findings import TaskFindings
 from experiments.bounds.records import LimitsRecord, RankLimit
-from experiments.report.appendix import APPENDIX, appendix
+from experiments.report.appendix import appendix
 from experiments.report.recovered_rows import union_figures, union_table, unions
-from experiments.report.result_tables import trend
-from experiments.report.tables import Number, Table
+from experiments.report.tables import Number
 from experiments.stages.coverage import Coverage, coverage
-from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow, norm_of
-from fedsim.capture import CaptureKey, Observation
 from fedsim.knowledge import Knowledge
 from fedsim.records import ScoreRow
+from fedsim.store.capture import CaptureKey, Observation
 from tests.experiments.analysis.cases import cell, only_section, row
 from tests.experiments.report.cases import results_of
 
@@ -59,30 +57,13 @@ def test_the_union_is_over_clients_and_remembers_who_sits_out() -> None:
 def test_the_union_as_table_and_figure() -> None:
     section, covered = found()
     table = union_table(section, unions(section, covered))
-    assert table.rows[-1] == ("", "none", "DLG", 5, 4, 3, Number(0.75, "1"), 2, 1)
+    assert table.cells[-1] == ["", "none", "DLG", 5, 4, 3, Number(0.75, "1"), 2, 1]
     (figure,) = union_figures(section, unions(section, covered), "f")
     assert "share of used rows recovered" in figure.svg
     never = [replace(r, value=WRONG) for r in ROWS if r.metric == "mse"]
     nothing = unions(section, coverage(never))
     assert union_table(section, nothing).rows == ()
     assert union_figures(section, nothing, "f") == []
-
-
-def test_first_middle_and_last_round_with_their_norms() -> None:
-    norms = [
-        UpdateRow(cell="c0", round=round_, client=client, norm=float(round_ + client))
-        for round_ in (1, 2, 5)
-        for client in (0, 1)
-    ]
-    (line,) = trend(only_section(ROWS), norms).rows
-    assert line[:5] == ("", "none", "DLG", "", "1, 2, 5")
-    assert [one.value for one in line[5:8] if isinstance(one, Number)] == [10.0, 20.0, 50.0]
-    assert line[8:] == (Number(1.5), Number(2.5), Number(5.5))
-    (bare,) = trend(only_section(ROWS), []).rows
-    assert bare[8:] == (None, None, None)
-    (two,) = trend(only_section(ROWS[:6]), []).rows
-    assert two[4:8] == ("1, 2", two[5], None, two[7])  # two rounds have no middle
-    assert trend(only_section(ROWS[:4]), []).rows == ()
 
 
 def test_the_norm_is_that_of_the_whole_update() -> None:
@@ -95,49 +76,16 @@ def test_the_norm_is_that_of_the_whole_update() -> None:
     assert norm_of(gradient) == pytest.approx(math.sqrt(16 + 4 + 1))
 
 
-def test_tables_of_other_parts_are_named_by_their_chapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table("signals", "How loud.", ("cell",), (("c0",),))
-    cells = {"c0": cell()}
-    monkeypatch.setitem(APPENDIX, "Signal", lambda given: table if "c0" in given.cells else None)
-    assert appendix(results_of(cells), "1-x")["Signal"].name == "1-x-signals"
-    assert "Signal" not in appendix(results_of({}), "1-x")
-
-
-def test_signals_stand_in_the_chapter_of_their_cells() -> None:
-    cells = {"c0": cell(), "c1": cell()}
-    assert appendix(results_of(cells), "1-x") == {}
-    signal = SignalRow(
-        cell="c0",
-        seed=0,
-        defense="sign",
-        defense_options="{}",
-        round=1,
-        client=0,
-        probe="none",
-        signal=3.0,
-        lowest=1.0,
-        middle=2.0,
-        highest=4.0,
-        weakest="a",
-        bytes=512,
-        dense=1024,
-    )
-    results = results_of(cells, signals=[signal])
-    table = appendix(results.of(["c0"]), "1-x")["Signal and noise"]
-    assert table.rows[0][:2] == ("sign", 1)
-    assert appendix(results.of(["c1"]), "1-x") == {}
-
-
 def test_norms_by_class_are_of_single_examples() -> None:
     norms = ((0, 2.0, 7), (1, 4.0, 7), (2, 1.0, 3), (3, 9.0, None))
     rows = [
         UpdateRow(cell="c0", round=1, client=client, norm=norm, label=label)
         for client, norm, label in norms
     ]
-    table = appendix(results_of({"c0": cell()}, updates=rows), "1-x")["Updates by class"]
+    table = appendix(results_of({"c0": cell()}, updates=rows))["Updates by class"]
     assert table.columns[-3:] == ("updates", "class 3", "class 7")
-    assert table.rows[0][-3:] == (3, Number(1.0), Number(3.0))
-    assert appendix(results_of({"c0": cell()}, updates=rows[3:]), "1-x") == {}
+    assert table.cells[0][-3:] == [3, Number(1.0), Number(3.0)]
+    assert appendix(results_of({"c0": cell()}, updates=rows[3:])) == {}
 
 
 def test_limits_stand_in_the_chapter_of_their_cells() -> None:
@@ -150,7 +98,7 @@ def test_limits_stand_in_the_chapter_of_their_cells() -> None:
     limits = LimitsRecord(ranks=ranks, successes=(), budgets=())
     results = results_of({"c0": cell(0), "c1": cell(1), "gone": cell(2)}, limits=limits)
     # c1 differs in its seed alone, and limits are those of the first one.
-    (table,) = appendix(results.of(["c0", "c1"]), "1-x").values()
-    assert table.name == "1-x-limits-ranks"
-    assert table.rows == (("sign", "span", "red", "tokens", 5, 9, 3, "3 of 3 replies hold more"),)
-    assert appendix(results.of(["c1"]), "1-x") == {}
+    (table,) = appendix(results.of(["c0", "c1"])).values()
+    assert table.name == "limits-ranks"
+    assert table.cells == [["sign", "span", "red", "tokens", 5, 9, 3, "3 of 3 replies hold more"]]
+    assert appendix(results.of(["c1"])) == {}

@@ -7,21 +7,25 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.findings import RoundUtility
+from experiments.analysis.findings import RoundUtility, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.summary import summarise
 from experiments.report.curves import curves, running_mean, smoothed, window
 from experiments.report.figures import INK, strokes
 from experiments.report.naming import attack_name
-from experiments.report.page import outcomes, scope, trained
-from experiments.report.result_tables import headline, leakage, problems
+from experiments.report.page import outcomes
+from experiments.report.result_tables import tables
 from experiments.report.summary_file import canonical
-from experiments.report.tables import Number, to_csv
+from experiments.report.tables import Number, Table, to_csv
 from experiments.wording.threat import threat_model
-from fedsim.cell import AuxiliaryConfig, CaptureConfig
-from fedsim.federation import FederationConfig
+from fedsim.config.cell import AuxiliaryConfig, CaptureConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, ScoreRow
 from tests.experiments.analysis.cases import cell, only_section, row, use
+
+
+def table_of(section: TaskFindings, name: str) -> Table:
+    return next(table for table in tables(section) if table.name == name)
 
 
 def test_seeds_are_pooled_and_a_client_of_several_seeds_is_one() -> None:
@@ -72,19 +76,6 @@ def test_no_mean_is_taken_over_survivors() -> None:
     assert alone.leakage["psnr"].n == 3
 
 
-def test_a_sentence_says_how_often_was_trained_and_from_where() -> None:
-    rows = [row()]
-    start, end = use(value=0.1), use(round=1, value=0.4)
-    assert trained(only_section(rows)) == ""
-    assert trained(only_section(rows, [end])) == (
-        "Utility is that of one training under each defense: small changes may be chance."
-    )
-    again = [one.model_copy(update={"cell": "c1", "seed": 1}) for one in (start, end)]
-    assert trained(only_section(rows, [start, end, *again])) == (
-        "Before training, accuracy was 0.100."
-    )
-
-
 def test_an_example_that_is_attacked_twice_is_one_private_example() -> None:
     rows = [row(cell=cell, client=c, row=c) for cell in ("c0", "c2") for c in range(6)]
     section = only_section([*rows, row(cell="c0", client=0, row=0, round=7)])
@@ -131,12 +122,10 @@ def test_failed_jobs_count_in_the_mean_and_skipped_ones_are_counted_apart() -> N
         "exhausted": 0,
         "interrupted": 0,
     }
-    table = problems(section, "here")
-    assert [line[4:] for line in table.rows] == [
-        ("failed", 1, "no convergence"),
-        ("skipped", 1, "no labels"),
+    assert [line[4:] for line in table_of(section, "problems").cells] == [
+        ["failed", 1, "no convergence"],
+        ["skipped", 1, "no labels"],
     ]
-    assert headline(section, "here").rows[0][5] == "1/1/1/0/0/0"
 
 
 def test_nulls_stand_beside_the_same_attack_in_the_same_place() -> None:
@@ -154,9 +143,8 @@ def test_nulls_stand_beside_the_same_attack_in_the_same_place() -> None:
     assert other is not None
     assert prior is not None
     assert (other.leakage["psnr"].mean, prior.leakage["psnr"].mean) == (11.0, 12.0)
-    table = leakage(section, "here")
-    (line,) = (r for r in table.rows if Number(30.0, "dB") in r)
-    beside = dict(zip(table.columns, line, strict=True))
+    rows = table_of(section, "leakage").rows
+    (beside,) = (line for line in rows if Number(30.0, "dB") in line.values())
     assert beside["prior only"] == Number(12.0, "dB")
     assert beside["other client"] == Number(11.0, "dB")
 
@@ -212,7 +200,7 @@ def test_a_diverged_model_is_strict_json() -> None:
 def test_intervals_are_missing_where_there_is_one_example() -> None:
     section = only_section([row()])
     assert section.results[0].leakage["psnr"].low is None
-    assert "10.0,,,10.0,10.0" in to_csv(leakage(section, "here"))
+    assert "10.0,,,10.0,10.0" in to_csv(table_of(section, "leakage"))
 
 
 def test_curves_need_two_rounds_and_hold_no_formula_of_the_data() -> None:
@@ -285,16 +273,6 @@ def test_reasons_that_differ_in_their_numbers_are_told_once() -> None:
         ("skipped", 4, "for example: rank 382 at width 384"),
         ("failed", 1, "out of memory"),
     ]
-
-
-def test_a_sentence_says_who_was_attacked_and_what_became_of_the_jobs() -> None:
-    rows = [row(client=c, seconds=60.0) for c in range(3)]
-    rows += [row(client=3, value=None, status="failed", reason="no", seconds=60.0)]
-    rows += [row(client=c, attack=PRIOR_ONLY) for c in range(4)]
-    assert scope(only_section(rows)) == (
-        "4 private examples of 4 clients, attacked under no defense by 1 attack: 4 jobs, "
-        "3 done, 1 failed, 4 min of work in all."
-    )
 
 
 def test_the_card_says_what_was_granted_withheld_and_varied() -> None:

@@ -14,14 +14,13 @@ from experiments.bounds.success import gaussian_bound, mechanism, success_bound
 from experiments.pipeline import execute
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run, read_rules
-from experiments.preview.estimate import span
 from experiments.preview.show import describe
 from experiments.report.brackets import brackets, budgets
 from experiments.report.limit_tables import Limits, limit_tables
 from experiments.report.summary_file import judged
 from experiments.report.tables import Number
 from fedsim.accountant import noise_multiplier
-from fedsim.files import read_record
+from fedsim.store.files import read_record
 from tests.apps.cases import IMAGES, TEXT, Make, merge, simulate
 from tests.experiments.conftest import Said
 
@@ -35,10 +34,9 @@ def test_a_private_run_has_bounds_of_success(make_run: Make) -> None:
     run = make_run(TEXT, federation={"rounds": 4}, defenses=defenses)
     found = printed(run)
     table = next(table for table in found.tables if table.name == "limits-success")
-    assert {line[1] for line in table.rows} == {"DP-SGD (clip=1, noise_multiplier=1)"}
-    column = {name: i for i, name in enumerate(table.columns)}
+    assert {line["defense"] for line in table.rows} == {"DP-SGD (clip=1, noise_multiplier=1)"}
     for line in table.rows:
-        without, one, whole = (line[column[c]] for c in ("without", "one round", "all rounds"))
+        without, one, whole = (line[c] for c in ("without", "one round", "all rounds"))
         assert isinstance(without, Number)
         assert isinstance(one, Number)
         assert isinstance(whole, Number)
@@ -48,7 +46,7 @@ def test_a_private_run_has_bounds_of_success(make_run: Make) -> None:
     assert len(table.rows) == 4
     kept = read_record(run.root / "limits.json", LimitsRecord)
     assert [success.without for success in kept.successes] == [
-        line[column["without"]].value  # type: ignore[union-attr]
+        line["without"].value  # type: ignore[union-attr]
         for line in table.rows
     ]
     assert json.loads(json.dumps(found.table()))["limits-ranks"][0]["attack"] == "span"
@@ -209,19 +207,4 @@ def test_show_tells_limits_and_time() -> None:
     shown = describe(Plan(name=config.name, experiments=(config,)))
     text = shown.text()
     assert "closed_form    green  examples 1 of 1" in text
-    cost = shown.parts[0].cost
-    ((step, count),) = cost.time.steps.values()
-    assert count == 1000
-    assert step > 0
-    assert 6 * 1000 * step < cost.time.attacks < 1.2 * 6 * 1000 * step
-    assert cost.time.simulation > 6 * cost.time.step / 2 * 0.99
-    assert "searches: about" in text
     assert json.loads(json.dumps(shown.table()))["experiments"][0]["cost"]["captures"] == 6
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0023, "2.3 ms"), (0.25, "250 ms"), (4, "4.0 s"), (720, "12 min"), (12_600, "3.5 h")],
-)
-def test_spans_of_time(seconds: float, text: str) -> None:
-    assert span(seconds) == text

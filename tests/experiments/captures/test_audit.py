@@ -36,7 +36,7 @@ def test_weights_tell_as_much_as_the_gradient(held: Held) -> None:
     victim = fedsim.Update.of(
         held.model, before=held.before, after=held.after, lr=0.1, tokenizer=held.tokenizer
     )
-    assert "lm_head.weight is tied to transformer.wte.weight" in str(victim)
+    assert "tied to transformer.wte.weight" in str(victim)
     assert "knows learning_rate" in str(victim)
     assert fedsim.attack(victim, "span", quiet=True).texts == (SENTENCE,)
 
@@ -89,7 +89,7 @@ def test_suited_says_what_runs_and_why_the_others_refuse(victim: Any) -> None:
     suitability = fedsim.suited(victim)
     assert {"span", "embedding_rows", "lamp"} <= set(suitability.attacks)
     assert "public rows" in suitability.reasons["lti"]
-    assert "guesses no example. Run it in an experiment" in suitability.reasons["membership"]
+    assert "guesses no example" in suitability.reasons["membership"]
     assert "dlg" in suitability.others
     assert "lti" in suitability._repr_html_()
     assert str(suitability).splitlines()[0].endswith("runs")
@@ -103,7 +103,7 @@ def test_any_network_of_images_with_a_loss() -> None:
     victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
     guess = fedsim.attack(victim, "dlg", restarts=2, steps=60, quiet=True)
     assert guess.labels == (3,)
-    assert "number is not known" in guess.note
+    assert "not known" in guess.note
     assert guess.texts == ()
     assert fedsim.score(guess, image).mean("psnr") > 15
     assert guess._repr_html_().count("<img") == 1
@@ -178,11 +178,3 @@ def test_the_import_is_light_and_offers_the_interface() -> None:
     assert done.stdout.split() == ["False", "True"]
     with pytest.raises(AttributeError, match="no_such"):
         _ = fedsim.no_such
-
-
-@pytest.mark.slow
-def test_a_sentence_forms_while_its_attack_runs(victim: Any) -> None:
-    steps: list[tuple[int, float, Any]] = []
-    fedsim.attack(victim, "film", quiet=True, on_step=lambda *step: steps.append(step))
-    assert steps
-    assert all(isinstance(text, str) and text for _, _, text in steps)

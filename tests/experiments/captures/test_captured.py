@@ -13,15 +13,16 @@ import torch
 import fedsim
 from attacks import ATTACKS
 from experiments import cli
-from experiments.captures.guess import Guess
+from experiments.captures.guess import NO_SCORE, Guess
 from experiments.captures.score_stage import score_captures
-from fedsim.capture import CaptureStore
+from experiments.wording.catalogue import sentence
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import Sealed, read_record, write_json
 from fedsim.models.lora import LoRA, adapt
+from fedsim.store.capture import CaptureStore
+from fedsim.store.files import Sealed, read_record, write_json
+from fedsim.store.truth import TruthStore
 from fedsim.tasks import named_options
 from fedsim.tasks.given import task_of
-from fedsim.truth import TruthStore
 from fedsim.types import Batch
 from tests.experiments.captures.cases import adapters, broken, by_name, federate, numbered
 from tests.experiments.captures.conftest import SENTENCE, Held, Net, loss
@@ -40,7 +41,11 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_state_dict_is_attacked_and_scored_by_commands(
-    held: Held, tmp_path: Path, said: Any, monkeypatch: pytest.MonkeyPatch
+    held: Held,
+    tmp_path: Path,
+    said: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     federate(held, held.model, by_name, tmp_path, model=held.model, tokenizer=held.tokenizer)
     captures, private_at = tmp_path / "captures", tmp_path / "private"
@@ -49,12 +54,12 @@ def test_a_state_dict_is_attacked_and_scored_by_commands(
     assert store.load("round-0001-client-1001").knowledge.num_examples is None
     monkeypatch.setattr(ATTACKS["tag"], "reconstruct", broken)
     text = said("attack", captures, "--attacks", "span,tag,lti")
-    assert "round-0001-client-1000: tag: IndexError: out of range" in text
-    assert "round-0001-client-1001: lti: refuses: it learns from public rows" in text
+    assert "-1000: tag: IndexError: " in text
+    assert "-1001: lti: refuses: " in text
     assert f"certified           {SENTENCE}" in text
-    assert "lm_head.weight is tied to transformer.wte.weight" in text
-    assert "certified examples in 2 captures: span 2, tag 0, lti 0" in text
-    assert "No score is possible" in text
+    assert "tied to transformer.wte.weight" in text
+    assert ": span 2, tag 0, lti 0; " in text
+    assert NO_SCORE in text
     assert SENTENCE in (captures / "run" / "report" / "index.html").read_text()
     scored = json.loads(said("score", captures, "--truth", private_at, "--json"))
     (row,) = [row for row in scored if row["attack"] == "span"]
@@ -65,9 +70,14 @@ def test_a_state_dict_is_attacked_and_scored_by_commands(
     assert [row["attack"] for row in reported] == ["lti", "span", "tag"]
     assert (reported[1]["certified"], reported[1]["exact_match"]) == (2, 1)
     assert reported[1]["cosine"] > 0.99 > reported[1]["cosine (null)"]
-    assert "captures compared: every capture" in said("doctor", captures, "--truth", private_at)
     private = TruthStore(private_at)
     assert private.record(store.keys()[0]).steps == ((0,),)
+    first, second = store.keys()
+    batches = {first: private.load(second), second: private.load(first)}
+    for key, batch in batches.items():
+        private.save(key, batch, (0,), ((0,),))
+    score_captures(captures, private_at)
+    assert sentence("truth.unlike", count=2, first=first) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -90,7 +100,7 @@ def test_an_edited_record_of_a_capture_is_refused(
     assert before in text
     path.write_text(text.replace(before, after))
     named = re.escape(f"{path}: not a valid CaptureRecord")
-    with pytest.raises(StoreError, match=rf"^{named}.* differs from its seal"):
+    with pytest.raises(StoreError, match=rf"^{named}.* its seal"):
         list(fedsim.captured(store.root))
     older = json.loads(text)
     del older["seal"]
@@ -98,7 +108,7 @@ def test_an_edited_record_of_a_capture_is_refused(
     assert len(list(fedsim.captured(store.root))) == 2
     whole = json.dumps({name: value for name, value in older.items() if name != "kind"})
     path.write_text(whole)
-    with pytest.raises(StoreError, match=rf"^{named}.*Read the folder with the fedsim that wrote"):
+    with pytest.raises(StoreError, match=rf"^{named}.*that wrote"):
         list(fedsim.captured(store.root))
 
 
@@ -118,7 +128,7 @@ def test_a_seal_without_the_fields_of_later_versions_holds(tmp_path: Path) -> No
     cut = json.loads(text)
     del cut["second"]
     (tmp_path / "newer.json").write_text(json.dumps(cut))
-    with pytest.raises(StoreError, match="differs from its seal"):
+    with pytest.raises(StoreError, match="its seal"):
         read_record(tmp_path / "newer.json", Newer)
 
 
@@ -130,12 +140,12 @@ def test_numbered_arrays_and_a_second_run_in_a_folder_of_its_own(
     assert (
         CaptureStore(tmp_path / "captures-2").keys() == CaptureStore(tmp_path / "captures").keys()
     )
-    with pytest.raises(ConfigError, match="which model it is about"):
+    with pytest.raises(ConfigError, match="which model"):
         fedsim.captured(tmp_path / "captures-2")
     captures = fedsim.captured(tmp_path / "captures-2", held.model, tokenizer=held.tokenizer)
     first = next(iter(captures))
     assert len(captures) == 2
-    assert "by shape and order" in first.match
+    assert "shape and order" in first.match
     assert first.claimed_examples == 7
     assert fedsim.attack(first, "span", quiet=True).texts == (SENTENCE,)
 
@@ -147,10 +157,10 @@ def test_adapters_need_their_base(held: Held, tmp_path: Path) -> None:
     captures = fedsim.captured(tmp_path / "captures")
     assert captures.task.spec.lora == LoRA(rank=32, alpha=32.0, targets=("c_attn",), head=True)
     (victim, _) = captures
-    assert "28 tensors that were not sent come from base" in victim.match
+    assert "28 tensors " in victim.match
     assert fedsim.attack(victim, "span", quiet=True).texts == (SENTENCE,)
     (tmp_path / "captures" / CaptureStore.BASE).unlink()
-    with pytest.raises(ConfigError, match="28 of the model's tensors are not on the wire"):
+    with pytest.raises(ConfigError, match=r"28 of .* the wire"):
         list(fedsim.captured(tmp_path / "captures"))
 
 
@@ -158,9 +168,9 @@ def test_a_model_that_does_not_fit_never_stops_the_training(held: Held, tmp_path
     other = {"model": "tiny-bert", "task": "classification"}
     federate(held, held.model, by_name, tmp_path, **other)
     assert len(CaptureStore(tmp_path / "captures").keys()) == 2
-    with pytest.raises(ConfigError, match="Pass the model that the clients train"):
+    with pytest.raises(ConfigError, match="Pass the model"):
         list(fedsim.captured(tmp_path / "captures"))
-    with pytest.raises(StoreError, match="no examples of these captures"):
+    with pytest.raises(StoreError, match="no examples of"):
         score_captures(tmp_path / "captures", tmp_path / "nowhere")
 
 

@@ -13,10 +13,10 @@ from experiments.captures.federation import experiment_of
 from experiments.pipeline import execute
 from experiments.plan.config import load_plan
 from experiments.plan.folder import STAGES, Run
-from fedsim import named_code
-from fedsim.capture import CaptureKey, CaptureStore
+from fedsim.config import named_code
 from fedsim.errors import ConfigError
 from fedsim.models.lora import LoRA, adapt
+from fedsim.store.capture import CaptureKey, CaptureStore
 from fedsim.tasks import initial_weights, make_task
 from tests.experiments.captures.cases import adapters, by_name, federate
 from tests.experiments.captures.conftest import Held
@@ -59,7 +59,7 @@ def test_a_file_is_not_overwritten_and_needs_its_model(captures: Path, tmp_path:
     with pytest.raises(ConfigError, match=r"here\.toml: exists"):
         experiment_of(captures, tmp_path / "here.toml")
     (captures / "task.json").unlink()
-    with pytest.raises(ConfigError, match="does not say which model"):
+    with pytest.raises(ConfigError, match="say which model"):
         experiment_of(captures, tmp_path / "there.toml")
     assert not (tmp_path / "there.toml").exists()
 
@@ -79,7 +79,7 @@ def test_steps_are_counted_by_batch_normalisation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, numbered: bool
 ) -> None:
     """Whether the arrays have names, or are the list of a ``NumPyClient``."""
-    from fedsim.files import save_tensors, write_json
+    from fedsim.store.files import save_tensors, write_json
     from fedsim.tasks import save_task
     from fedsim.tasks.given import task_of
 
@@ -110,8 +110,8 @@ def test_steps_are_counted_by_batch_normalisation(
     known = save_tensors(store.root / "models" / "x.safetensors", sent)
     (store.root / "models" / "x.safetensors").rename(store.sent_path(known))
     sha256 = save_tensors(store.tensors_path(key), trained)
-    from fedsim.capture import CaptureRecord
     from fedsim.knowledge import Knowledge
+    from fedsim.store.capture import CaptureRecord
 
     record = CaptureRecord(
         key=key,

@@ -52,12 +52,12 @@ def test_scores_show_the_picture(products: bool) -> None:
         for name, value in slopes(model).items()
     }
     victim = update(model, gradients=scores)
-    assert "absolute values, as saliency scores are" in victim.doubt
-    assert ("divided by the weights" in victim.doubt) == products
+    assert "absolute values" in victim.doubt
+    assert ("by the weights" in victim.doubt) == products
     guess: Guess = fedsim.attack(victim, "closed_form", quiet=True)
     assert guess.certified == (False,)
     assert fedsim.score(guess, truth=picture()).mean("psnr") > 60
-    assert "tells next to nothing" not in guess.note
+    assert "next to nothing" not in guess.note
 
 
 def test_scores_come_under_the_names_of_layers() -> None:
@@ -107,12 +107,12 @@ def test_packed_weights_are_unpacked_and_the_mask_is_named() -> None:
     for name, value in plain.observation.received.items():
         assert torch.equal(victim.observation.received[name], value)
     guess: Guess = fedsim.attack(victim, "closed_form", quiet=True)
-    assert "as under pruning or the mask of a sparse federation" in guess.note
+    assert "the mask of" in guess.note
     assert fedsim.score(guess, truth=picture()).mean("psnr") > 60
 
 
 def test_a_vector_of_another_mask_is_named() -> None:
     _, after, masks = masked()
     few = {name: value[masks[name]] if name in masks else value for name, value in after.items()}
-    with pytest.raises(ConfigError, match="packed by a mask: unpack it"):
+    with pytest.raises(ConfigError, match="packed by a"):
         update(net(), before=few, after=few)

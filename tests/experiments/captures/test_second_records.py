@@ -14,8 +14,8 @@ from torch.nn import functional as F
 import fedsim
 from experiments.captures.guess import Guess
 from experiments.captures.update import Update
-from fedsim.capture import CaptureStore
 from fedsim.knowledge import Knowledge
+from fedsim.store.capture import CaptureStore
 from fedsim.types import Tensors
 from server.capture_writer import CaptureWriter
 from server.replies import Reply, Sent
@@ -48,14 +48,17 @@ def trained(optimizer: str) -> tuple[nn.Module, nn.Module, torch.optim.Optimizer
     return before, after, kinds[optimizer]
 
 
-def victim(folder: Path, optimizer: str, beside: Callable[..., Tensors]) -> Update:
-    """The capture of a client that sends this beside its weights."""
+def victim(folder: Path, optimizer: str, beside: Any, noise: float = 0.0) -> Update:
+    """The capture of a client that sends this beside its weights, which it covers by noise."""
     before, after, state = trained(optimizer)
+    rng = torch.Generator().manual_seed(3)
+    for value in after.parameters():
+        value.data += noise * torch.randn(value.shape, generator=rng)
     sent, received, more = (
         {name: value.detach().numpy() for name, value in tensors.items()}
         for tensors in (before.state_dict(), after.state_dict(), beside(after, state))
     )
-    writer = CaptureWriter(CaptureStore(folder), "float32", None)
+    writer = CaptureWriter(CaptureStore(folder), None)
     reply = Reply(3, None, Knowledge(), received, Sent("arrays", sent), 1, more)
     writer.submit(1, [reply])
     writer.flush()
@@ -129,9 +132,31 @@ def test_a_record_that_says_no_more_changes_nothing(tmp_path: Path) -> None:
     update = victim(tmp_path / "with", "sgd", buffer)
     alone = victim(tmp_path / "without", "sgd", lambda *_: {})
     assert (update.match, update.doubt) == (alone.match, alone.doubt)
-    assert [record.read_as for record in update.wire] == ["weights", "a multiple of the update"]
+    assert [record.read_as for record in update.reading.wire] == [
+        "weights",
+        "a multiple of the update",
+    ]
     for name, value in alone.observation.received.items():
         assert torch.equal(update.observation.received[name], value)
+
+
+def test_nothing_is_said_to_be_hidden_while_tensors_are_unread(tmp_path: Path) -> None:
+    unread: dict[str, Callable[..., Tensors]] = {
+        "alone": lambda *_: {},
+        "by name": slopes(lambda g, w: torch.randn_like(g), "state"),
+        "in metrics": lambda after, _: {"metrics/moment": torch.randn(64 * 40 + 40 + 40 * 4 + 4)},
+    }
+    for name, beside in unread.items():
+        update = victim(tmp_path / name, "sgd", beside, noise=1.0)
+        guess: Guess = fedsim.attack(update, "closed_form", budget=5, quiet=True)
+        assert ("next to nothing" in guess.note) == (name == "alone")
+        assert ("were not read" in guess.note) == (name != "alone")
+
+
+@pytest.mark.parametrize("name", ["absolute", "Fisher", "saliency"])
+def test_no_record_is_read_with_signs_that_noise_covers(name: str, tmp_path: Path) -> None:
+    update = victim(tmp_path, "adam", READ[name][0], noise=0.01)
+    assert "were not read" in update.doubt
 
 
 def test_numbers_of_other_shapes_raise_no_doubt(tmp_path: Path) -> None:
@@ -157,4 +182,4 @@ def test_tensors_of_the_models_shapes_that_are_not_read_are_said(
     )
     assert "'other' (4 tensors of the model's shapes, not read)" in str(update)
     guess: Guess = fedsim.attack(update, "spear", quiet=True, budget=5)
-    assert guess.certified == (True,) or "which were not read" in guess.note
+    assert guess.certified == (True,) or "not read" in guess.note

@@ -176,7 +176,7 @@ def test_numbers_that_a_loss_does_not_tell_are_said_to_be_open() -> None:
 
     guess = solved(victim_of(network(1), absolute, [1.7]))
     assert guess.certified == (True,)
-    assert "on which side of the output its target lies, and not how far" in guess.note
+    assert "which side" in guess.note
     bent = solved(
         victim_of(network(3), lambda m, b: F.mse_loss(m(b.inputs), b.labels), [[0.3, -0.2, 0.1]])
     )
@@ -205,7 +205,7 @@ def test_the_input_of_a_first_linear_layer_needs_no_target(client: Any) -> None:
     guess = fedsim.attack(victim, "closed_form", quiet=True)
     assert guess.certified == (False,)
     assert fedsim.score(guess, truth=IMAGE).mean("psnr") > 75
-    assert "tells next to nothing" not in guess.note
+    assert "next to nothing" not in guess.note
 
 
 def with_entropy(model: Any, batch: Any) -> Tensor:
@@ -282,7 +282,7 @@ def test_several_classes_tell_the_sign() -> None:
 
     guess = solved(victim_of(network(4), bce_columns, [[1.0, 1.0, 1.0, 0.0]], client=ascent))
     assert guess.labels == ((0, 1, 2),)
-    assert "the reply is the gradient times -1" in guess.note
+    assert "times -1" in guess.note
 
 
 def test_several_classes_of_one_example() -> None:
@@ -301,10 +301,10 @@ def test_numbers_of_several_examples_are_refused_or_searched_for() -> None:
         return F.mse_loss(model(batch.inputs).squeeze(1), batch.labels)
 
     victim = victim_of(network(1), squared, [1.0, 2.0], images)
-    with pytest.raises(CannotAttack, match="targets of 2 examples are no classes"):
+    with pytest.raises(CannotAttack, match="of 2 examples"):
         fedsim.attack(victim, "inverting", steps=2, quiet=True)
     assert fedsim.attack(victim, "dlg", steps=2, quiet=True).targets.shape == (2, 1)
-    with pytest.raises(ConfigError, match="labels: the targets of Sequential are numbers"):
+    with pytest.raises(ConfigError, match=r"labels: .* numbers"):
         victim_of(network(1), squared, [1.0], labels=[1.0])
 
 
@@ -320,7 +320,7 @@ def test_solved_inputs_are_not_cut(low: float, high: float, said: bool) -> None:
     knows: dict[str, Any] = {"input_range": (low, high)} if said else {}
     victim = victim_of(net, cross_entropy, [2], inputs, **knows)
     guess = solved(victim, inputs)
-    shown = "inputs lie in" in victim.match or "its values run from" in guess.note
+    shown = "inputs lie in" in victim.match or "values run" in guess.note
     assert shown == (not said)
     assert fedsim.score(guess, inputs).mean("psnr") > 60
 
@@ -464,7 +464,7 @@ def test_two_classes_hide_the_sign_of_a_scaled_gradient(
         assert ("gradient times -1" in guess.note) == (factor < 0)
     else:
         assert guess.confidence == ("guess",)
-        assert "the other class with the opposite sign" in guess.note
+        assert "opposite sign" in guess.note
 
 
 def test_two_equally_likely_classes_hide_the_sign() -> None:
@@ -494,19 +494,18 @@ def test_a_batch_of_two_classes_tells_its_sign(factor: float) -> None:
     assert guess.labels == ((0, 1) if first == 0 else (1, 0))
 
 
-@pytest.mark.parametrize("attack", ["spear"])
-def test_mixtures_of_examples_with_one_output_are_no_images(attack: str) -> None:
+def test_mixtures_of_examples_with_one_output_are_no_images() -> None:
     """All units that the same examples activate have one ratio, and as many zeros."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 80), nn.ReLU(), nn.Linear(80, 1))
     images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     victim = victim_of(net, bce, [0, 1, 1, 0], images)
-    guess = fedsim.attack(victim, attack, budget=3, quiet=True)
+    guess = fedsim.attack(victim, "spear", budget=3, quiet=True)
     exact = [min(float((g - x).abs().max()) for x in images) < 1e-3 for g in guess.images]
     levels = zip(exact, guess.confidence, strict=True)
     assert all(right or level == "guess" for right, level in levels)
-    if attack == "spear" and "certified" not in guess.confidence:
-        assert "'ratio' reads the units of one example each" in guess.note
+    if "certified" not in guess.confidence:
+        assert "the slopes of all examples are parallel" in guess.note
 
 
 def test_a_batch_of_most_classes_does_not_tell_its_sign() -> None:
@@ -601,7 +600,7 @@ def test_rows_of_several_examples(attack: str, count: int, factor: float) -> Non
     assert fedsim.score(guess, (rows, labels)).mean("mse") < 1e-8
     assert sorted(guess.labels) == sorted(labels)
     assert (f"{factor:.2f} times that of the loss" in guess.note) == (factor != 1)
-    assert "its values run from" in guess.note
+    assert "values run" in guess.note
 
 
 @pytest.mark.parametrize(

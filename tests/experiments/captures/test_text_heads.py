@@ -98,7 +98,7 @@ def test_searches_that_need_a_class_say_so(attack: str) -> None:
 def test_heads_that_are_not_supported(head: str, what: str, task: str) -> None:
     model = bert(head)
     zeros = [torch.ones_like(value) for value in model.parameters()]
-    with pytest.raises(ConfigError, match=f"is for {what}, which is not supported") as error:
+    with pytest.raises(ConfigError, match=f"is for {what}") as error:
         Update.of(model, gradients=zeros, tokenizer=TOKENIZER, task=task)
     assert len(str(error.value)) < 200
 
@@ -144,7 +144,7 @@ def test_unknown_tensors_are_compared_with_the_nearest() -> None:
     model = bert("SequenceClassification")
     named = {name: torch.ones_like(value) for name, value in model.named_parameters()}
     named["classifier.weights"] = named.pop("classifier.weight")
-    with pytest.raises(ConfigError, match=r"The nearest are classifier\.weight") as error:
+    with pytest.raises(ConfigError, match=r"nearest are classifier\.weight") as error:
         Update.of(model, gradients=named, tokenizer=TOKENIZER)
     assert len(str(error.value)) < 300
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from experiments.decision.affordable import Afforded
+from experiments.decision.answer import Answer
 from experiments.plan.config import load_plan
-from fedsim.files import read_record
+from fedsim.store.files import read_record
 from tests.apps.cases import IMAGES, merge
 from tests.experiments.conftest import Said
 
@@ -31,19 +31,22 @@ def test_the_strongest_that_loses_no_more(tmp_path: Path, said: Said) -> None:
     ends = ("--range", "gaussian_noise=1e-6:1e4")
     code, text, _ = said(*ask, *ends, "--json")
     assert code == 0
-    answer = read_record(out / "calibration" / "answer.json", Afforded)
+    answer = read_record(out / "calibration" / "answer.json", Answer)
     assert json.loads(text)["families"][0]["option"] == "std"
     noise, sign = answer.families
     assert answer.seeds == (0, 5)
     # 1e-6 changes nothing, 0.1 is tried first, and at 1e4 nothing is left of the network.
     assert noise.defense is not None
     assert noise.defense["std"] < 1e4
-    assert noise.limit == "bracketed"
-    assert all(trial.affordable == (trial.costs[0].lost.mean <= 0.02) for trial in noise.tried)
+    assert noise.end == ""
+    assert all(
+        trial.affordable({"loss": 0.02}) == (trial.costs[0].lost.mean <= 0.02)
+        for trial in noise.tried
+    )
     assert noise.at is not None
     assert noise.at.value == noise.defense["std"]
     assert sign.option is None
-    assert sign.limit == "not even the weakest"
+    assert sign.end == "not even the weakest"
     (equal,) = load_plan(str(out / "calibration" / "equal.toml"), []).experiments
     assert [table["name"] for table in equal.defenses] == ["none", "gaussian_noise"]
     assert not list(out.glob("*/captures/round-*"))

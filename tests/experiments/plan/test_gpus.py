@@ -9,8 +9,8 @@ from experiments.invocation import Invocation
 from experiments.plan.config import parse_experiment
 from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError
-from fedsim.files import write_json
 from fedsim.records import SimulationRecord
+from fedsim.store.files import write_json
 from tests.apps.cases import IMAGES, Make, merge
 
 Have = Callable[[int], None]

@@ -12,12 +12,18 @@ from attacks import ATTACKS
 from experiments import cli
 from experiments.plan.config import AttackStage, ExperimentConfig, VerdictRule
 from experiments.preview.describe import manual
-from fedsim.cell import AuxiliaryConfig, CaptureConfig, FilterConfig, ProbesConfig, TaskConfig
+from fedsim.config.cell import (
+    AuxiliaryConfig,
+    CaptureConfig,
+    FilterConfig,
+    ProbesConfig,
+    TaskConfig,
+)
+from fedsim.config.federation import FederationConfig
+from fedsim.config.server_knows import ServerKnows
 from fedsim.defenses import DEFENSES
 from fedsim.errors import ConfigError
-from fedsim.federation import FederationConfig
 from fedsim.metrics import METRICS
-from fedsim.server_knows import ServerKnows
 
 SECTIONS: dict[str, Any] = {
     "experiment": ExperimentConfig,
@@ -74,9 +80,8 @@ def test_types_bounds_defaults_and_meanings_are_told() -> None:
     assert (dp["epsilon"].required, dp["epsilon"].default) == (False, None)
     assert dp["delta"].type == "number above 0 and below 1"
     tag = {option.name: option for option in manual("tag").options}
-    assert tag["optimizer"].type == '"adam" or "adamw"'
+    assert tag["distance"].type == '"cosine" or "l2" or "l2l1"'
     assert (tag["distance"].default, manual("lamp").options[0].default) == ("l2l1", "cosine")
-    assert tag["restarts"].meaning == "number of searches for one victim, of which the best counts."
     assert tag["layers"].type == "list of: text"
     assert "It reconstructs text. It needs to know: num_examples." in manual("tag").about
     assert "Unit: dB. The attacker wants it higher." in manual("psnr").about

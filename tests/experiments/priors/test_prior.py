@@ -16,11 +16,11 @@ from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
 from experiments.priors import prior
 from experiments.priors.prior import TrainedPrior, train_prior
+from fedsim.config.setting import load_setting
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
-from fedsim.setting import load_setting
-from fedsim.tasks.text import TextTask
-from fedsim.tasks.text_classification import TextClassification
+from fedsim.tasks.text import TextTask, texts_of
+from fedsim.types import Rows
 from tests.apps.cases import IMAGES, TEXT, files_of, merge
 
 Train = Callable[..., TrainedPrior]
@@ -71,13 +71,12 @@ def task_of(table: dict[str, Any]) -> TextTask:
 
 def test_it_learns_from_no_private_text(monkeypatch: pytest.MonkeyPatch, train: Train) -> None:
     seen: list[str] = []
-    tokens = TextClassification.tokens
 
-    def watch(self: TextClassification, texts: Sequence[str]) -> list[list[int]]:
-        seen.extend(texts)
-        return tokens(self, texts)
+    def watch(rows: Rows, model: str) -> Sequence[str]:
+        seen.extend(texts_of(rows, model))
+        return texts_of(rows, model)
 
-    monkeypatch.setattr(TextClassification, "tokens", watch)
+    monkeypatch.setattr("experiments.priors.prior.texts_of", watch)
     train(OWNED)
     assert len(seen) == 40
     assert set(seen) <= set(load_rows("sentences", "public", modality="text").inputs)

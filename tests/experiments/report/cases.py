@@ -16,15 +16,15 @@ from experiments.analysis.findings import (
 )
 from experiments.analysis.statistics import Difference, Estimate, Share
 from experiments.report.run_results import RunResults
-from fedsim.cell import CellConfig
+from fedsim.config.cell import CellConfig
 from fedsim.records import STATUSES, AttackKey, Modality
 
 
 def results_of(cells: Mapping[str, CellConfig], **given: Any) -> RunResults:
     """What a run came to of which only the given is known."""
-    rows = ("members", "properties", "coverage", "updates", "signals", "audits", "examples")
+    rows = ("members", "coverage", "updates", "audits", "examples")
     nothing: dict[str, Any] = dict.fromkeys(rows, ())
-    nothing |= {"name": "run", "experiment": "", "provenance": {}, "partial": ""}
+    nothing |= {"name": "run", "provenance": {}, "partial": ""}
     nothing |= {"findings": Findings(sections=()), "limits": None, "budgets": {}, "foreign": False}
     return RunResults(**nothing | {"cells": cells} | given)
 
@@ -80,7 +80,6 @@ def verdict(word: Word, defense: str = "none", options: str = "[]", **given: Any
         "verbatim": clients(0),
         "exact": clients(0),
         "recovered": clients(6 if word == "leaks" else 0),
-        "beyond": clients(0),
         "reasons": (),
         "members": None,
         "levels": (),
@@ -94,11 +93,6 @@ def verdict(word: Word, defense: str = "none", options: str = "[]", **given: Any
         "nulls": {"prior_only": 12.0} if ran else {},
         "over_null": interval if ran else None,
         "beating": (DLG,) if word == "leaks" else (),
-        "oblivious": None,
-        "adaptive": None,
-        "gained": None,
-        "gain": None,
-        "portfolio": None,
     }
     return Verdict(**(base | given))
 
@@ -153,9 +147,7 @@ def section(
     seeds: dict[str, dict[int, float]] | None = None,
 ) -> TaskFindings:
     main = "psnr" if modality == "image" else "rougeL"
-    none: dict[str, Any] = dict.fromkeys(
-        ("gaps", "against_none", "certified", "null_calls", "at_loss", "equal_utility"), ()
-    )
+    none: dict[str, Any] = dict.fromkeys(("gaps", "certified"), ())
     return TaskFindings(
         cells=("cell",),
         task=f"{modality}-classification",

@@ -7,10 +7,11 @@ from typing import Any
 
 from experiments.report.assessment import _open, _persons
 from experiments.report.register import register
+from experiments.wording.catalogue import sentence
 from fedsim.api.findings import DOUBTFUL
 from fedsim.api.run import RunFolder
 from fedsim.records import ScoreRow
-from fedsim.rows import write_rows
+from fedsim.store.rows import write_rows
 from tests.experiments.analysis.cases import cell
 from tests.experiments.analysis.membership_rows import row
 from tests.experiments.report.cases import clients, section, verdict
@@ -31,7 +32,7 @@ def test_what_is_open_stands_beside_what_leaks() -> None:
     leak = verdict("labels leak")
     assert list(_open(leak)) == [
         "Labels leak, class only.",
-        "It is not decided whether private rows leak.",
+        sentence("risk.not decided"),
     ]
     assert list(_open(verdict("leaks"))) == ["Leaks, recognisable."]
     assert list(_open(verdict("no leak found"))) == []
@@ -45,7 +46,6 @@ def test_a_membership_attack_that_refused_everywhere_is_in_the_register(tmp_path
     stage = SimpleNamespace(attack_stage=SimpleNamespace(time_budget=60.0), name="r")
     run: Any = SimpleNamespace(
         membership=RunFolder(tmp_path).membership,
-        properties=[],
         cells=[SimpleNamespace(name="c", config=cell(0), experiment=stage)],
         plan=SimpleNamespace(experiments=[]),
     )
@@ -56,4 +56,4 @@ def test_a_membership_attack_that_refused_everywhere_is_in_the_register(tmp_path
     assert (none.jobs["skipped"], none.jobs["done"]) == (3, 0)
     assert none.outcome == "no score: there are no candidates to rank. Read .../notes first."
     (late,) = (line for line in lines.values() if line.jobs["exhausted"])
-    assert "3 of jobs that failed or were cut short" in late.outcome
+    assert "3 of jobs" in late.outcome

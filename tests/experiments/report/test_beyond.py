@@ -1,16 +1,17 @@
 """The sentences that stand on one page beside the verdicts on rows."""
 
+import re
+
 import pytest
 
-from experiments.analysis.summary import summarise
 from experiments.bounds.audit import AuditRow
 from experiments.report.beyond import beyond
 from experiments.report.run_results import RunResults
 from experiments.report.tables import Number
-from fedsim.cell import CandidatesConfig, CaptureConfig, CellConfig, TaskConfig
-from fedsim.federation import FederationConfig
+from fedsim.config.cell import CandidatesConfig, CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.federation import FederationConfig
+from fedsim.config.server_knows import ServerKnows
 from fedsim.records import ScoreRow
-from fedsim.server_knows import ServerKnows
 from tests.experiments.analysis.membership_rows import row
 from tests.experiments.report.cases import results_of
 
@@ -46,14 +47,6 @@ def results() -> RunResults:
         *members("bare", 0.49, control="fresh_row"),
         *members("private", 0.49),
     ]
-    words = {"attack": "properties", "attack_options": '{"of":"words"}'}
-    shares = {"word_precision": 0.9, "word_recall": 0.4, "word_calibration": 0.03}
-    said = [member for k, v in shares.items() for member in members("bare", v, metric=k, **words)]
-    off = {"attack": "properties", "attack_options": '{"of":"classes"}'}
-    said += [
-        *members("private", 0.1, metric="class_distance", **off),
-        *members("private", 0.4, metric="class_distance", control="other_client", **off),
-    ]
     audits = [
         AuditRow(
             run="r",
@@ -70,55 +63,36 @@ def results() -> RunResults:
         )
         for number in (1, 2)
     ]
-    return results_of(CELLS, members=rows, properties=said, audits=audits)
+    return results_of(CELLS, members=rows, audits=audits)
 
 
 def test_a_sentence_for_each_question(results: RunResults) -> None:
-    (section,) = summarise([], [], CELLS).sections
-    bare, private = beyond(section, results)
+    bare, private = beyond(results)
     assert (bare.defense, private.defense) == ("none", "DP-SGD (clip=1, ε=4)")
     assert private.epsilon == Number(4.0, "", 1.0, 4.0)
     assert bare.members is not None
     assert bare.members.value == pytest.approx(0.98)
-    assert dict(bare.sentences) == {
-        "Words": "91 % of the words named at even odds or better are held, and 41 % of those held "
-        "are named; their probabilities are off by 0.04.",
-        "Members": "told from fresh rows: AUC 0.98 [0.97, 0.99] by membership, 91 % at a false "
-        "positive rate of 1 %, 6 members of 6 clients; fresh rows in their place 0.50 "
-        "[0.49, 0.51].",
-        "What would change it": "DP-SGD (clip=1, ε=4) left no member told here.",
-    }
-    assert dict(private.sentences) == {
-        "Members": "not shown to be told from fresh rows: AUC 0.50 [0.49, 0.51] by membership, "
-        "6 members of 6 clients.",
-        "Classes": "class shares are off by 0.11 [0.10, 0.12] in all (told from another client: "
-        "0.41).",
-        "Epsilon": "after round 1 at least 0.500 and at most 2.00; after round 2 at least 1.00 and "
-        "at most 4.00, by 500 canaries at 95 %.",
-        "What would change it": "a stronger attack, or more than 6 members, may still tell them. "
-        "More canaries would raise the lower bound on epsilon.",
-    }
+    ((topic, said),) = bare.sentences
+    assert (topic, said.reason) == ("Members", "inferred.members")
+    members = said.facts
+    assert str(members["auc"]) == "0.98 [0.97, 0.99]"
+    assert (members["count"], members["clients"]) == (6, 6)
+    assert "91 %" in str(members["rate"])
+    assert "0.50 [0.49, 0.51]" in str(members["null"])
+    assert [said.reason.removeprefix("inferred.") for _, said in private.sentences] == [
+        *("no_members", "epsilon", "more_members", "more_canaries"),
+    ]
+    spent = str(private.sentences[1][1].facts["rounds"])
+    assert re.findall(r"[\d.]+", spent) == ["1", "0.500", "2.00", "2", "1.00", "4.00"]
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        members("private", 0.5, status="failed"),
-        members("private", 0.5, status="timeout"),
-        [*members("private", 0.5), *members("private", 0.3, metric="membership_tpr_1")],
-    ],
-)
-def test_no_member_is_called_hidden_where_a_job_failed_or_a_rate_tells(
-    rows: list[ScoreRow],
-) -> None:
-    results = results_of(CELLS, members=[*members("bare", 0.97), *rows])
-    (section,) = summarise([], [], CELLS).sections
-    bare, private = (dict(known.sentences) for known in beyond(section, results))
-    assert bare["What would change it"].startswith("no defense is shown to hide")
-    failed = {row.status for row in rows} != {"done"}
-    assert ("6 of jobs that failed or were cut short" in private["Members"]) == failed
+@pytest.mark.parametrize("status", ["failed", "timeout", "done"])
+def test_jobs_that_did_not_end_are_told_beside_the_members(status: str) -> None:
+    rows = [*members("bare", 0.97), *members("private", 0.5, status=status)]
+    _, private = beyond(results_of(CELLS, members=rows))
+    said = dict(private.sentences)["Members"]
+    assert ("6 of jobs" in str(said.facts["cut"])) == (status != "done")
 
 
 def test_nothing_is_said_without_such_rows() -> None:
-    (section,) = summarise([], [], CELLS).sections
-    assert beyond(section, results_of(CELLS)) == []
+    assert beyond(results_of(CELLS)) == []

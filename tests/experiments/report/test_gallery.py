@@ -42,8 +42,8 @@ def test_words_of_a_text() -> None:
         ("a b c", "x y", [("missed", "a b c")]),
         ("a b c", "", [("missed", "a b c")]),
         ("A b c", "c a", [("word", "A"), ("missed", "b"), ("word", "c")]),
-        # Order inside a run matters, the place of the run does not.
-        ("a b c d", "c d a b", [("run", "a b"), ("run", "c d")]),
+        # Runs are in the order of both, and words beside them are single ones.
+        ("a b c d", "c d a b", [("run", "a b"), ("word", "c"), ("word", "d")]),
         ("a b c d", "d c b a", [("word", "a"), ("word", "b"), ("word", "c"), ("word", "d")]),
         # A word of the guess accounts for one word of the original.
         ("the cat the dog", "the", [("word", "the"), ("missed", "cat the dog")]),

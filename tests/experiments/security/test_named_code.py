@@ -12,7 +12,7 @@ import pytest
 from experiments.pipeline import execute
 from experiments.plan.config import load_plan
 from experiments.plan.folder import STAGES, Run
-from fedsim import named_code
+from fedsim.config import named_code
 from tests.experiments.conftest import Said
 
 NET = """

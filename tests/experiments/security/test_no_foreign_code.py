@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.build import registry
+from fedsim.config.build import registry
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer
 from tests.experiments.captures.cases import federate, numbered
@@ -20,7 +20,7 @@ from tests.experiments.conftest import Said
 
 __all__ = ["held"]
 GROUPS = ("attacks", "defenses", "metrics", "models", "tasks")
-MODULES = ("evil", "spacy", "wandb", "torch", "attacks", "typer")
+MODULES = ("evil", "torch", "attacks", "typer")
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_python_m_in_a_foreign_folder(lured: Path) -> None:
 
 
 def test_a_module_of_the_application_is_found_behind_all_others(lured: Path) -> None:
-    from fedsim.named_code import function_of
+    from fedsim.config.named_code import function_of
 
     (lured / "my_app.py").write_text("def net(): ...\n")
     try:

@@ -11,9 +11,9 @@ import pytest
 
 from fedsim.api.ledger import read_ledger
 from fedsim.data.sentences import Sentences
-from fedsim.devices import machine
+from fedsim.process import machine
 from fedsim.records import ScoreRow
-from fedsim.rows import read_rows, write_rows
+from fedsim.store.rows import read_rows, write_rows
 from tests.apps.cases import files_of
 from tests.experiments.conftest import Said
 from tests.experiments.security.cases import cell_of, state
@@ -53,7 +53,7 @@ def test_a_redacted_report_holds_no_reason(status: str, copied: Path, said: Said
     write_rows(path, ScoreRow, rows)
     pages = {}
     for option in ("--quiet", "--redact"):
-        assert said("report", copied, "--full", option)[0] == 0
+        assert said("report", copied, option)[0] == 0
         folder = copied / ("redacted" if option == "--redact" else "report")
         pages[option] = b"".join(files_of(folder).values()).decode(errors="replace")
     assert (GUESS in pages["--quiet"], GUESS in pages["--redact"]) == (True, False)
@@ -71,7 +71,7 @@ def test_private_rows_are_their_owners_alone(name: str, copied: Path, said: Said
 
 
 def test_no_file_of_a_run_names_its_folder(copied: Path, said: Said) -> None:
-    assert said("report", copied, "--full")[0] == 0
+    assert said("report", copied)[0] == 0
     where = str(copied.parent).encode()
     assert not [name for name, content in files_of(copied).items() if where in content]
 

@@ -14,11 +14,11 @@ from experiments.pipeline import execute
 from experiments.stages.attack import jobs
 from experiments.stages.controls import guessed_for_others, nearest_for_others
 from experiments.stages.donors import Donor, Facts, donors
-from fedsim.capture import CaptureKey, Observation
 from fedsim.knowledge import Knowledge
 from fedsim.metrics.tokens import Tokens
 from fedsim.records import OTHER_CLIENT, OTHER_CLIENTS, SECOND_CLIENT, ScoreRow
-from fedsim.rows import read_rows
+from fedsim.store.capture import CaptureKey, Observation
+from fedsim.store.rows import read_rows
 from tests.apps.cases import IMAGES, TEXT, Make, simulate
 
 FEDAVG = {"protocol": "fedavg", "clients": 2, "rounds": 2, "client_rows": 0, "batch_size": 1}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.pipeline import execute
-from fedsim.capture import CaptureStore
+from fedsim.store.capture import CaptureStore
 from tests.apps.cases import IMAGES, TEXT, Make, files_of, left_by, merge, simulate
 from tests.experiments.stages.cases import STAGES, scores
 

@@ -13,7 +13,7 @@ from experiments.report.gallery import words
 from experiments.stages.gallery import FILE, SHOWN, Shown, ranks, read_gallery
 from experiments.stages.png import png
 from fedsim.records import MAIN, PRIOR_ONLY, ExampleKey, Modality, ScoreRow
-from fedsim.rows import read_rows
+from fedsim.store.rows import read_rows
 from tests.apps.cases import IMAGES, TEXT, Make
 
 

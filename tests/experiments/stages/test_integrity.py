@@ -17,10 +17,10 @@ from experiments.pipeline import execute
 from experiments.plan.folder import Run
 from experiments.stages.utility import utility
 from fedsim.errors import StoreError
-from fedsim.files import read_record
 from fedsim.records import JobRecord, UtilityRow
-from fedsim.rows import read_rows, write_rows
-from fedsim.truth import TruthStore
+from fedsim.store.files import read_record
+from fedsim.store.rows import read_rows, write_rows
+from fedsim.store.truth import TruthStore
 from tests.apps.cases import IMAGES, merge
 
 FIRST, SECOND = "round-0001/client-0000.json", "round-0001/client-0001.json"
@@ -142,7 +142,7 @@ def test_a_table_is_a_whole_file(run: Run, tmp_path: Path) -> None:
         read_rows(path, UtilityRow)
 
 
-def test_a_report_needs_its_signals(run: Run) -> None:
-    (run.root / "signals.parquet").unlink()
-    with pytest.raises(StoreError, match=r"signals\.parquet: the file is missing"):
+def test_a_report_needs_its_norms(run: Run) -> None:
+    (run.root / "updates.parquet").unlink()
+    with pytest.raises(StoreError, match=r"updates\.parquet: the file is missing"):
         execute(run, ("report",), quiet=True)

@@ -9,10 +9,9 @@ import torch
 from attacks.observed.same_rows import ALONE
 from experiments.pipeline import execute
 from experiments.plan.folder import Run, RunStage
-from experiments.preview.show import describe
-from fedsim.capture import CaptureKey, CaptureStore
-from fedsim.files import load_tensors, read_record
 from fedsim.records import JobRecord
+from fedsim.store.capture import CaptureKey, CaptureStore
+from fedsim.store.files import load_tensors, read_record
 from tests.apps.cases import IMAGES, Make
 
 STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score")
@@ -71,14 +70,3 @@ def test_clients_that_draw_rows_are_attacked_round_by_round(make_run: Make) -> N
     run = attacked(make_run, "run", 2, protocol="fedsgd", batch_size=1)
     assert all_rows(run) == {False}
     assert reasons(run) == [ALONE] * 4
-
-
-def test_the_estimate_counts_the_rounds_that_a_guess_uses(make_run: Make) -> None:
-    steps = []
-    for size in (2, 1):
-        federation = {"rounds": 3, "clients": 2, "batch_size": size, "protocol": "fedsgd"}
-        task = {"split": "train[:4]", "image_size": 16}
-        run = make_run(IMAGES, f"run-{size}", task=task, federation=federation, attacks=[OVER])
-        ((_, count),) = describe(run.plan).parts[0].cost.time.steps.values()
-        steps.append(count)
-    assert steps == [3 * (1 + 2 + 3) / 3, 3]

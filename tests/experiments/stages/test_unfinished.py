@@ -6,8 +6,8 @@ import pytest
 
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
-from fedsim.files import read_record
 from fedsim.records import JobRecord
+from fedsim.store.files import read_record
 from tests.apps.cases import IMAGES, TEXT, Make
 
 

@@ -12,8 +12,6 @@ from experiments.wording.defense_names import (
     defense_name,
     family,
     short_options,
-    strength,
-    varied,
 )
 from fedsim.defenses import build_chain
 
@@ -76,14 +74,6 @@ def test_numbers_are_short_and_lose_no_digit(value: object, text: str) -> None:
         assert float(compact(value)) == value
 
 
-def test_the_strength_is_what_differs_within_a_family() -> None:
-    members = [written({"name": "prune", "fraction": f})[1] for f in (0.9, 0.99)]
-    assert strength("prune", members[0], members) == "fraction=0.9"
-    assert strength("prune", members[0], members, bare=True) == "0.9"
-    assert varied("prune", members) == "fraction"
-    assert strength("prune", members[0], members[:1]) == ""
+def test_short_options_are_those_that_are_no_defaults() -> None:
     sampled = written({"name": "prune", "fraction": 0.9, "stage": "sample"})[1]
-    assert (
-        strength("prune", sampled, [*members, sampled], bare=True) == "fraction=0.9, stage=sample"
-    )
     assert short_options("prune", sampled) == "fraction=0.9, stage=sample"

@@ -88,7 +88,7 @@ def test_words_are_read_where_no_layer_stands_out(gpt2: Victim) -> None:
     assert isinstance(gpt2.task, TextTask)
     for row in (5, 7):
         seen, truth = gpt2.capture([row], NOISE)
-        traces = soft_traces(AttackedModel.of(seen, gpt2.task), rows=True)
+        traces = soft_traces(AttackedModel.of(seen, gpt2.task))
         assert traces.first is None
         assert not traces.near
         assert not traces.later

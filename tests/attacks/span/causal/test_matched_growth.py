@@ -15,7 +15,7 @@ from attacks.span.causal.whitening import Whitening
 from attacks.span.span import Span
 from attacks.tokens.next_token_shift import DirectionalShift, head_weight, next_word_weights
 from attacks.tokens.pursuit import noisy_rows
-from fedsim.federation import FederationConfig
+from fedsim.config.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.models.lora import is_second_factor
 from tests.attacks.adapted import adapted, dictionary, run, sentences

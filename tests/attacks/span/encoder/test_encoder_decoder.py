@@ -34,7 +34,7 @@ def decoded(victim: Victim, rows: list[int], *defenses: dict[str, object]) -> tu
     lengths = tuple(sorted(map(len, lines(truth)))) if len(rows) > 1 else None
     seen = replace(seen, knowledge=Knowledge(num_examples=len(rows), lengths=lengths))
     model = AttackedModel.of(seen, task)
-    guess = LikelihoodSearch(model, torch.Generator().manual_seed(0), Job(), rows=True).run()
+    guess = LikelihoodSearch(model, torch.Generator().manual_seed(0), Job()).run()
     assert guess is not None
     return guess.guess, truth
 
@@ -67,7 +67,7 @@ def joint_words(bert: Victim, rows: list[int]) -> tuple[JointWords, list[torch.T
     seen, truth = bert.capture(rows, FROZEN)
     task = bert.task
     assert isinstance(task, TextTask)
-    traces = soft_traces(AttackedModel.of(seen, task), rows=True)
+    traces = soft_traces(AttackedModel.of(seen, task))
     ends = torch.tensor([lines(truth)[0][0], lines(truth)[0][-1]])
     return JointWords.of(traces, ends, len(rows)), [torch.tensor(line) for line in lines(truth)]
 
@@ -158,7 +158,7 @@ def test_where_noise_hides_all_the_guess_is_the_prior(bert: Victim) -> None:
         knowledge = Knowledge(num_examples=1, auxiliary=True)
         seen = replace(seen, knowledge=knowledge)
         model = AttackedModel.of(seen, task)
-        guess = LikelihoodSearch(model, torch.Generator().manual_seed(0), job, rows=True).run()
+        guess = LikelihoodSearch(model, torch.Generator().manual_seed(0), job).run()
         assert guess is not None
         assert ("the most frequent words" in (guess.note or "")) == hidden
         same = torch.equal(guess.guess.inputs, prior_guess(seen, task, job).inputs)

@@ -27,7 +27,7 @@ def test_what_is_not_read_of_a_batch_is_a_blind_guess() -> None:
     assert isinstance(victim.task, TextTask)
     model = AttackedModel.of(seen, victim.task, victim.task.model(seen.sent))
     job = Job(auxiliary=lambda: victim.task.encode(victim.rows.take(range(20, 40))))
-    search = SparseRecovery(model, torch.Generator(), job, True)
+    search = SparseRecovery(model, torch.Generator(), job)
     (line, *_) = lines(truth)
     guess = search.completed(Reconstruction(batch_of([line], victim.task, [-1])))
     assert len(guess.guess) == 3
@@ -109,3 +109,9 @@ def test_adapters_of_rank_four_tell_sentences(
             assert sentences(guess.guess) == sentences(truth)
             proven += 1
     assert proven >= least
+
+
+def test_contexts_are_no_longer_than_sentences_may_be() -> None:
+    victim = adapted("tiny-gpt2", 5, 20, max_length=14)  # shorter than most random contexts
+    seen, truth = victim.capture([3, 4])
+    assert len(run(victim, seen).guess) == len(truth)

@@ -20,8 +20,8 @@ from experiments.plan.config import Plan, parse_experiment
 from fedsim.api import Run
 from fedsim.data.splits import Split
 from fedsim.errors import StoreError
-from fedsim.files import read_record, save_tensors, write_json
-from fedsim.manifest import hashes
+from fedsim.store.files import read_record, save_tensors, write_json
+from fedsim.store.manifest import hashes
 from fedsim.types import Tensors
 from tests.apps.cases import TEXT, Make, files_of, simulate
 from tests.experiments.extras.arena.cases import TEXTS
@@ -65,6 +65,7 @@ def test_an_exact_attack_is_graded_beside_its_nulls(submitted: Path, texts: Seal
     before = files_of(texts.truth)
     graded = grade(submitted, texts.truth)
     assert (graded.n, graded.clients, graded.exact, graded.score.mean) == (6, 6, 6, 1.0)
+    assert graded.word == "leaks verbatim"
     assert graded.score.low is not None
     assert graded.score.low > 0.5
     assert set(graded.nulls) == {"prior_only", "other_client"}

@@ -16,7 +16,7 @@ from experiments.plan.folder import STAGES, Run
 from experiments.report.assessment import _audited
 from fedsim.api.guesses import read_guess
 from fedsim.api.victims import Victims
-from fedsim.files import read_record
+from fedsim.store.files import read_record
 from tests.apps.cases import TEXT, Make
 from tests.experiments.conftest import Said
 
@@ -69,6 +69,10 @@ def test_what_an_assessment_asks_for(copied: Path, written: Path) -> None:
     assert tested.jobs["done"] == 3
     assert "a blind guess" in tested.outcome
     assert "membership inference: not tried" in record.untried
+    assert {(site["claimed"], site["guarded"]) for site in record.sites} == {
+        ("nothing", "no guard")
+    }
+    assert len(record.sites) == 3
     assert any("span" in line for line in record.untried)
     worst = next(one for one in record.persons if one.kind == "verbatim")
     assert worst.of == 3

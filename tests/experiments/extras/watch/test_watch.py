@@ -35,11 +35,11 @@ from experiments.stages.live import Live
 from fedsim.api import Run
 from fedsim.api.ledger import locked, read_ledger
 from fedsim.api.live import FILE, read_live
-from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
-from fedsim.files import write_json
 from fedsim.records import TRAINING, ScoreRow
-from fedsim.rows import read_rows
+from fedsim.store.capture import CaptureKey
+from fedsim.store.files import write_json
+from fedsim.store.rows import read_rows
 from tests.apps.cases import files_of
 
 PATIENCE = 120.0
@@ -166,10 +166,11 @@ def test_only_the_address_with_its_secret_is_answered(copied: Path) -> None:
         answer = connection.getresponse()
         policy = answer.headers["Content-Security-Policy"]
         assert answer.status == 200
-        assert b"Cells" in answer.read()
-        assert "default-src 'none'" in policy
+        body = answer.read().decode()
+        assert "Cells" in body
+        assert "default-src 'none'" in body
         assert "frame-ancestors 'none'" in policy
-        assert b64encode(sha256(SCRIPT.encode()).digest()).decode() in policy
+        assert b64encode(sha256(SCRIPT.encode()).digest()).decode() in body
         assert answer.headers["Cache-Control"] == "no-store"
         port = server.server_port
         assert ask(server, host=f"localhost:{port}")[0] == 200
@@ -329,6 +330,7 @@ def wait(what: str, reached: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_beside_a_run_the_page_ends_with_it(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -336,11 +338,14 @@ def test_beside_a_run_the_page_ends_with_it(
     with os.fdopen(reading, "rb") as beside:
         page = threading.Thread(target=serve, args=(Run.open(copied), 0, beside))
         page.start()
-        said = ""
-        while "\n" not in said:
-            said += capsys.readouterr().err
-        address = said.split()[0]
-        assert said.endswith("until the run ends\n")
+        heard: list[str] = []
+
+        def is_said() -> bool:
+            heard.append(capsys.readouterr().err)
+            return heard[-1].endswith("until the run ends\n") or not page.is_alive()
+
+        wait("the address", is_said)
+        address = "".join(heard).split()[0]
         with urlopen(address) as answer:
             assert answer.status == 200
         os.close(writing)

@@ -1,0 +1,1 @@
+"""Benchmarks of ``fedsim attest`` and of the guard."""

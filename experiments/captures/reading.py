@@ -1,0 +1,95 @@
+"""What is found of a reply as it is read, in the one form that every test of it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from fedsim.store.capture import Observation
+from fedsim.types import Tensors
+
+
+class Finding(NamedTuple):
+    """In what a reply departs from the weights, differences or gradients of the model as described.
+
+    Attributes:
+        said: a clause.
+        hides: whether nothing can be proven because of it; else the reply was read accordingly.
+        cause: what the client did, where that has a name.
+    """
+
+    said: str
+    hides: bool = False
+    cause: Literal["", "weight decay"] = ""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One record of a message.
+
+    Attributes:
+        name: of the record, or of a set in it.
+        tensors: how many arrays it holds.
+        entries: in all of them.
+        formats: of numbers, such as ``float32``.
+        relation: to the model, such as ``the model's shapes``; empty for none.
+        read_as: what it was read as; empty where it was not read.
+    """
+
+    name: str
+    tensors: int
+    entries: int
+    formats: tuple[str, ...]
+    relation: str
+    read_as: str
+
+    def __str__(self) -> str:
+        relation = f" of {self.relation}" if self.relation else ""
+        read = f"read as {self.read_as}" if self.read_as else "not read"
+        return f"{self.name!r} ({self.tensors} tensor{'s' * (self.tensors > 1)}{relation}, {read})"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A reply as far as it is read.
+
+    Attributes:
+        observation: what attacks see.
+        findings: in the order of the tests.
+        wire: every record that the client sent, the model first; empty until they are listed.
+    """
+
+    observation: Observation
+    findings: tuple[Finding, ...] = ()
+    wire: tuple[Listed, ...] = field(default=(), repr=False)
+
+    def finding(self, *findings: Finding | None, observation: Observation | None = None) -> Reading:
+        """With what a test found, and the reply read accordingly."""
+        new = tuple(each for each in findings if each is not None and each.said)
+        seen = self.observation if observation is None else observation
+        return Reading(seen, (*self.findings, *new), self.wire)
+
+    @property
+    def match(self) -> str:
+        """How the reply was read, a sentence."""
+        return _said(found for found in self.findings if not found.hides)
+
+    @property
+    def doubt(self) -> str:
+        """Why the model may not explain it, as in ``CaptureRecord``."""
+        return _said(found for found in self.findings if found.hides)
+
+
+def cosine(a: Tensors, b: Tensors) -> float:
+    """Of the tensors that both have, as one vector; 0 if either is zero."""
+    pairs = [(value.double(), b[name].double()) for name, value in a.items() if name in b]
+    both = sum(float((x * y).sum()) for x, y in pairs)
+    squares = [
+        sum(float(part.square().sum()) for part in side) for side in zip(*pairs, strict=True)
+    ]
+    return both / max(float(squares[0] * squares[1]) ** 0.5, 1e-300) if pairs else 0.0
+
+
+def _said(findings: Iterable[Finding]) -> str:
+    return "; ".join(dict.fromkeys(found.said for found in findings))
