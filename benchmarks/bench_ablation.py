@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from attacks.span.span import Span
 from benchmarks.bench_ranks import WARM_UP
 from benchmarks.span_changes import changed
 from clients.train import LocalTrainer
-from docs.measured import RESULTS
+from docs.measured import RESULTS, made_here
 from fedsim.config.cell import TaskConfig
 from fedsim.config.federation import FederationConfig
 from fedsim.data.rows import load_rows
@@ -251,16 +250,11 @@ def recorded(out: Path) -> dict[str, Any]:
             pairs = [(changes[""][first], changed_rows[first]) for first in shared]
             setting = {"change": change, "cell": f"{model}, {defense}, B = {batch}"}
             lines += [{"setting": setting, **value} for value in _compared(pairs, batch)]
-    head = ["git", "rev-parse", "--short=7", "HEAD"]
     return {
         "title": "Components and thresholds of span, each changed while the others ran",
         "paper": "",
         "command": "python -m benchmarks.bench_ablation runs/span-ablation.jsonl",
-        "commit": subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "seed": 0,
-        "machine": "2 shared CPU cores, no GPU, one thread",
-        "cpu_seconds": round(sum(row.seconds for row in rows)),
+        **made_here(sum(row.seconds for row in rows)),
         "columns": {"lines": ["cell", "change"], "digits": {"seconds": 1, "seconds, changed": 1}},
         "rows": lines,
         "notes": [

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks import certificate_draws
 from benchmarks.certificate_draws import MODELS, DrawnCertificate, draws
-from docs.measured import RESULTS, ROOT
+from docs.measured import RESULTS, ROOT, made_here
 from experiments.analysis.statistics import clopper_pearson
 from fedsim.errors import ConfigError
 from fedsim.process import one_thread
@@ -70,16 +70,11 @@ def _row(measure: str, model: str, n: int, share: float) -> dict[str, Any]:
 
 def recorded(drawn: Sequence[DrawnCertificate], seconds: float) -> dict[str, Any]:
     """The result file."""
-    head = ["git", "rev-parse", "--short=7", "HEAD"]
     return {
         "title": "Certificates on random draws, right and wrong guesses",
         "paper": "",
         "command": "python -m benchmarks.bench_certificates",
-        "commit": subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "seed": 0,
-        "machine": f"{os.cpu_count()} CPU cores, no GPU, one thread",
-        "cpu_seconds": round(seconds),
+        **made_here(seconds),
         "columns": {"lines": ["guess"], "across": "model", "digits": {"certified": 4}},
         "rows": certificate_rows(drawn),
         "notes": [

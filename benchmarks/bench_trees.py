@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from benchmarks.trees_federation import (
     stroke_like,
     without_base_score,
 )
-from docs.measured import RESULTS
+from docs.measured import RESULTS, made_here
 from experiments.extras.trees.clients import Victim, victims
 from experiments.extras.trees.facts import Facts, read_facts
 from experiments.extras.trees.scoring import score, shuffled
@@ -177,10 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = list(table(options.seconds))
     if not options.record:
         return
-    git = ["git", "show", "-s", "--format=%h %cs", "HEAD"]
-    commit, date = subprocess.run(git, capture_output=True, text=True, check=True).stdout.split()
     said = json.loads(_RESULT.read_text(encoding="utf-8"))
-    said |= {"commit": commit, "date": date, "cpu_seconds": round(time.process_time() - start)}
+    said |= made_here(time.process_time() - start)
     _RESULT.write_text(json.dumps(said | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.verdict_draws import NONE, NULLS, Table, attack, noise, readable
-from docs.measured import RESULTS
+from docs.measured import RESULTS, made_here
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.frames import score_frame
 from experiments.analysis.paired import Scored, Values
@@ -126,16 +124,11 @@ def _row(setting: dict[str, str], measure: str, count: int, runs: int) -> dict[s
 
 def recorded(known: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
     """The result file."""
-    head = ["git", "rev-parse", "--short=7", "HEAD"]
     return {
         "title": "Verdicts on simulated scores: level, power and coverage",
         "paper": "",
         "command": "python -m benchmarks.bench_verdicts",
-        "commit": subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "seed": 0,
-        "machine": f"{os.cpu_count()} CPU cores, no GPU, one thread",
-        "cpu_seconds": round(seconds),
+        **made_here(seconds),
         "columns": {
             "lines": ["scores", "attacks"],
             "across": "clients",

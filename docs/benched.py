@@ -6,16 +6,13 @@ Of a file that is there the title, paper and notes are kept; every row is writte
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 
 from benchmarks.bench_families import FamilyRow
 from benchmarks.measure import Measure
-from docs.measured import RESULTS, Columns, ResultFile, Row, read, significant
+from docs.measured import RESULTS, Columns, ResultFile, Row, made_here, read, significant
 from docs.recorded import UNTIMED, write
 
 SPEEDS = {
@@ -81,16 +78,11 @@ def speed(what: str, measured: Sequence[Measure]) -> ResultFile:
 
 def _file(name: str, what: str, rows: Sequence[Row], line: str, seconds: int | None) -> ResultFile:
     old = read(name) if (RESULTS / f"{name}.json").exists() else None
-    head = ["git", "rev-parse", "--short=7", "HEAD"]
     return ResultFile(
         title=SPEEDS.get(what) or (old.title if old else what),
         paper=old.paper if old else "",
         command=f"python -m benchmarks {what}",
-        commit=subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip(),
-        date=time.strftime("%Y-%m-%d", time.gmtime()),
-        seed=0,
-        machine=f"{os.cpu_count()} CPU cores, no GPU",
-        cpu_seconds=seconds,
+        **made_here(seconds, threads=""),
         cpu_seconds_reason="" if seconds else UNTIMED,
         columns=Columns(lines=(line,)),
         rows=tuple(rows),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -225,3 +228,21 @@ def digits(reference: Reference) -> int:
 def look_up(reference: Reference) -> str:
     """The one value that a reference names, with its interval."""
     return named_row(reference).text(digits(reference))
+
+
+def made_here(seconds: float | None, threads: str = ", one thread") -> dict[str, Any]:
+    """Where a result of a benchmark comes from: this commit, date and machine, by field.
+
+    Args:
+        seconds: CPU time of the command.
+        threads: what the machine's cores were used for.
+    """
+    head = ["git", "rev-parse", "--short=7", "HEAD"]
+    commit = subprocess.run(head, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {
+        "commit": commit[:7],
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "seed": 0,
+        "machine": f"{os.cpu_count()} CPU cores, no GPU{threads}",
+        "cpu_seconds": None if seconds is None else round(seconds),
+    }

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -25,7 +23,7 @@ from benchmarks.attest.clients import reply, victim
 from benchmarks.attest.leakage_value import TABLES, compared
 from benchmarks.attest.liars import LIARS, LOCAL, OPACUS, SOUND, sgd
 from benchmarks.certificate_draws import MODELS, certified, first_parts, observed
-from docs.measured import RESULTS
+from docs.measured import RESULTS, made_here
 from experiments.attest.claims import Declared
 from experiments.attest.findings import Part
 from experiments.attest.guard import Guard
@@ -296,16 +294,11 @@ def recorded(
 ) -> dict[str, Any]:
     """The result file."""
     others, noted = kept(given.only) if given.only else ([], "")
-    head = ["git", "rev-parse", "--short=7", "HEAD"]
     return {
         "title": "What a reply shows of its defense, and what a guard stops",
         "paper": "",
         "command": f"python -m benchmarks.attest.bench --share {given.share:g}",
-        "commit": subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "seed": 0,
-        "machine": f"{os.cpu_count()} CPU cores, no GPU, one thread",
-        "cpu_seconds": round(seconds),
+        **made_here(seconds),
         "columns": {"lines": ["case", "measure"], "across": "network", "digits": DIGITS},
         "rows": [*others, *known] if given.only == "guard" else [*known, *others],
         "notes": [
