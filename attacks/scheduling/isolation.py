@@ -41,6 +41,9 @@ twice it runs six times what will die again.
 """
 _TICK = 0.2
 """Seconds between two looks at the clock while a job runs."""
+_ANSWER = 60.0
+"""Seconds to wait for the server that forks processes. A killed one ends within milliseconds, and
+within seconds beside other work; half or twice of it changes what is said of a broken one alone."""
 _FORKS = get_context("forkserver")
 _FORKS.set_forkserver_preload(["__main__", __name__])
 
@@ -92,7 +95,7 @@ def run_apart(spec: JobSpec, report: Report = silent) -> list[JobRecord]:
     """Run a job in a process of its own, which is killed if it exceeds budget and grace."""
     messages, sender = _FORKS.Pipe(duplex=False)
     process = _FORKS.Process(target=_work, args=(spec, dict(os.environ), sender))
-    process.start()
+    _start(process)
     sender.close()
     try:
         late = _follow(process, messages, spec, report)
@@ -104,6 +107,22 @@ def run_apart(spec: JobSpec, report: Report = silent) -> list[JobRecord]:
     if late:
         return give_up(spec, "timeout", spec.demand.killed, spec.demand.budget + spec.demand.grace)
     raise ProcessDied(f"the attack ended its process ({_ending(process.exitcode or 0)})")
+
+
+def _start(process: ForkServerProcess) -> None:
+    """Fork the process; a server that a job has killed answers no more before it is known to end.
+
+    Raises:
+        ConnectionError, EOFError: the server does not answer for ``_ANSWER`` seconds.
+    """
+    since = time.monotonic()
+    while True:
+        try:
+            return process.start()
+        except (ConnectionError, EOFError):
+            if time.monotonic() - since > _ANSWER:
+                raise
+            time.sleep(_TICK)
 
 
 def _follow(

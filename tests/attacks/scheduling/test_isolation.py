@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TypeAlias
 
@@ -162,6 +163,25 @@ def test_a_plugin_harms_its_own_job_alone(
             assert not any(row.state in ("queued", "running") for row in ledger.rows())
         check(act, [record for record in records if record.attack not in NEIGHBOURS], tmp_path)
         assert rows([record for record in records if record.attack in NEIGHBOURS]) == alone
+
+
+@pytest.mark.parametrize("fault", [ConnectionRefusedError, BrokenPipeError, EOFError])
+def test_a_server_that_is_dying_is_asked_again(
+    fault: type[Exception], captured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed, its socket is closed, and it is not known to have ended yet."""
+    connect = forkserver._forkserver.connect_to_new_process
+    refusals = iter([fault, fault])
+
+    def refuse(descriptors: list[int]) -> object:
+        for refusal in refusals:
+            raise refusal
+        return connect(descriptors)
+
+    monkeypatch.setattr(forkserver._forkserver, "connect_to_new_process", refuse)
+    (spec,) = jobs_of(captured, tmp_path, {"prior": {"name": "prior_only"}})
+    (record,) = isolation.run_apart(spec)
+    assert record.status == "done"
 
 
 @pytest.mark.slow
