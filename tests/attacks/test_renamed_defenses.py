@@ -135,7 +135,9 @@ def test_a_copy_is_no_instance_of_what_it_copies(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("bayes", "few"), *READERS])
+@pytest.mark.parametrize(
+    ("name", "kind"), [pytest.param("bayes", "few", marks=pytest.mark.slow), *READERS]
+)
 def test_an_attack_meets_a_copy_as_the_built_in(
     name: str,
     kind: str,

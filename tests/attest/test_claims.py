@@ -20,7 +20,11 @@ LOCAL: dict[str, Any] = {
     **{"epsilon": 10.0, "delta": 1e-5},
 }
 SIGMA = 0.969
-CLOSE = [("tiny-bert", 0, "sgd"), ("tiny-gpt2", 1, "adam"), ("lenet", 1, "adam")]
+CLOSE = [
+    ("lenet", 1, "adam"),
+    pytest.param("tiny-bert", 0, "sgd", marks=pytest.mark.slow),
+    pytest.param("tiny-gpt2", 1, "adam", marks=pytest.mark.slow),
+]
 
 
 def held(claim: str, *victims: Update) -> Federation:

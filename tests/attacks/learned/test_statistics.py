@@ -163,7 +163,10 @@ def test_the_leave_one_out_error_is_that_of_fits_without_each_update() -> None:
 
 @pytest.mark.parametrize(
     ("attack", "bound"),
-    [(Ridge(), 0.75), (LTI(width=64, epochs=32, updates=32), 0.95)],
+    [
+        (Ridge(), 0.75),
+        pytest.param(LTI(width=64, epochs=32, updates=32), 0.95, marks=pytest.mark.slow),
+    ],
     ids=["ridge", "lti"],
 )
 def test_the_learners_of_updates_gain_by_statistics(

@@ -157,6 +157,7 @@ def test_a_cause_is_named_or_none(cause: str, name: str) -> None:
     assert named >= 2 or cause == "noise" or not right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.5, 2])
 @pytest.mark.parametrize("constant", ["_ALIKE", "_OTHER", "_CROSSED", "_LIT", "_SPREAD"])
 def test_half_and_double_of_each_threshold_call_no_cause_another(

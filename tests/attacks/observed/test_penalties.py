@@ -163,7 +163,9 @@ def test_closed_form_keeps_the_image_under_smoothed_labels() -> None:
     assert fedsim.score(guess, truth=images(1)).mean("psnr") > 60
 
 
-@pytest.mark.parametrize("scale", [0.5, 1, 2])
+@pytest.mark.parametrize(
+    "scale", [1, *(pytest.param(scale, marks=pytest.mark.slow) for scale in (0.5, 2))]
+)
 @pytest.mark.parametrize("noise", [1e-5, 1e-4, 5e-4, 2e-3])
 def test_noise_is_not_called_smoothing(
     noise: float, scale: float, monkeypatch: pytest.MonkeyPatch

@@ -68,7 +68,17 @@ def changed(ids: list[list[int]], seed: int, size: int) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     ("model", "defense"),
-    [*product(["gpt2"], DEFENSES), *product(["bert"], ["noise", "signs", "clipped"])],
+    [
+        *product(["gpt2"], ["noise", "signs", "int8"]),
+        ("bert", "clipped"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                *product(["gpt2"], ["half", "largest", "bf16", "clipped"]),
+                *product(["bert"], ["noise", "signs"]),
+            ]
+        ),
+    ],
 )
 def test_the_truth_is_told_from_others(
     model: str, defense: str, request: pytest.FixtureRequest

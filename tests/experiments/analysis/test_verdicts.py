@@ -425,6 +425,7 @@ def simulated(rng: np.random.Generator, clients: int, name: str, control: str) -
     return Scored(PLACE, attacker(name), control, values)
 
 
+@pytest.mark.slow
 def test_a_null_attack_leaks_at_most_at_the_nominal_rate() -> None:
     # Three attacks share 5 % two-sided: 2.5 % of the sections may be called leaking. With next to
     # no smallest effect the level is reached.

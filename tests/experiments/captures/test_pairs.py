@@ -204,7 +204,10 @@ def test_a_folder_without_a_pair_says_how_to_write_one(tmp_path: Path, said: Sai
     assert (code, "holds no pair" in line) == (2, True)
 
 
-@pytest.mark.parametrize("write", [safetensors, checkpoint, numpy])
+@pytest.mark.parametrize(
+    "write",
+    [safetensors, *(pytest.param(write, marks=pytest.mark.slow) for write in (checkpoint, numpy))],
+)
 def test_state_dicts_are_attacked_by_the_model_alone(
     write: Write, held: Held, tmp_path: Path, said: Said
 ) -> None:

@@ -487,6 +487,7 @@ def test_an_update_on_a_grid_gives_the_image_and_no_false_smoothing(make: Any, k
     assert "smooth" not in guess.note
 
 
+@pytest.mark.slow
 def test_unproven_images_are_no_more_than_claimed() -> None:
     torch.manual_seed(1)
     net = Net()
