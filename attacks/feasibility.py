@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from torch import nn
 
 from fedsim.knowledge import MULTIPLES
-from fedsim.models.mode import has_dropout
+from fedsim.models.layers import has_dropout
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.texts.frames import frame, words_of
 from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Distance
 from attacks.texts.transforms import transforms
-from attacks.texts.vocabulary import frame, words_of
 from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors

@@ -1,6 +1,8 @@
-"""Lengths and usual sizes of updates, over all their tensors."""
+"""Lengths and usual sizes of updates, over all their tensors, and changes of each."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,8 +13,13 @@ from fedsim.types import Tensors
 def cut(update: Tensors, norm: float) -> Tensors:
     """Scale the update down to ``norm`` if it is longer; integers neither count nor change."""
     scale = norm / squared_norm(update).clamp(min=norm**2).sqrt()
+    return each_float(update, lambda value: value * scale.to(value.dtype))
+
+
+def each_float(update: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:
+    """The update, each of its floating-point tensors changed, in their order."""
     return {
-        name: value * scale.to(value.dtype) if value.is_floating_point() else value
+        name: change(value) if value.is_floating_point() else value
         for name, value in update.items()
     }
 

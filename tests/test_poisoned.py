@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.images.generators import GENERATORS, build_generator
+from attacks.images.generator import GENERATORS, build_generator
 from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
 from fedsim.config.setting import load_setting

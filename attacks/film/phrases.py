@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from fedsim.models.norms import middle_norm, normalised
+from fedsim.models.layers import middle_norm, normalised
 
 TokenIds: TypeAlias = tuple[int, ...]
 Score: TypeAlias = Callable[[Sequence[TokenIds], float], Tensor]

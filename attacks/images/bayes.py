@@ -13,8 +13,7 @@ from torch import Tensor
 from attacks.base import Job, Reconstruction
 from attacks.engine.descent import Objective
 from attacks.images.evidence import pixel_prior, unlikelihood
-from attacks.images.image_matching import ImageMatching
-from attacks.images.restarts import best_restarts
+from attacks.images.image_matching import ImageMatching, best_restarts
 from attacks.images.unrolled import UnrolledSearch
 from attacks.images.victims import Evidence, VictimGroup
 from attacks.observed.declared import declared
@@ -38,7 +37,7 @@ class Bayes(ImageMatching):
     Balunovic et al. 2022, "Bayesian Framework for Gradient Leakage", approximate the Bayes optimal
     adversary by the maximum of ``log p(update | images) + log p(images)``, and read other attacks
     as choices of the two. Here the likelihood is the defense's if ``adaptive``, else that of
-    Gaussian noise of unknown variance, see ``attacks.images.likelihoods``; the prior is the
+    Gaussian noise of unknown variance, see ``attacks.images.image_losses``; the prior is the
     Gaussian of the attacker's auxiliary images, or of natural images in general, see
     ``attacks.observed.pixel_prior``. Adam searches the prior's coefficients in standard deviations,
     from near the mean image; its rate falls to a tenth at 3/8, 5/8 and 7/8 of the steps. There is

@@ -13,8 +13,7 @@ from torch.func import functional_call, vmap
 
 from attacks.base import Job, Reconstruction, Trace
 from attacks.engine.descent import BestIterates, Objective, descend, drawn
-from attacks.images.generator import Generator, load_weights, read_weights
-from attacks.images.generators import build_generator
+from attacks.images.generator import Generator, build_generator, load_weights, read_weights
 from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import ImageMatching
 from attacks.images.victims import Evidence, MatchingLoss, VictimGroup
@@ -54,7 +53,7 @@ class GIGIP(ImageMatching):
         weight_rate: learning rate of Adam in the second stage; ``components`` need 1e-4.
         latent: size of the latent vector.
         latent_norm: weight of the mean square of the latents in the first stage.
-        generator: ``vae``, see ``attacks.images.generators``; ``components``, the principal
+        generator: ``vae``, see ``attacks.images.generator``; ``components``, the principal
             components of the auxiliary rows; or a name of the entry points ``fedsim.generators``.
         generator_steps: of the training of ``vae``.
         generator_weights: safetensors file of its weights; empty to learn them.

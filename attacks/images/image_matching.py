@@ -1,4 +1,4 @@
-"""The searches of Inverting Gradients, GI-GIP and Bayes for images whose gradient fits."""
+"""Searches for images whose gradient fits: over rounds, and the best of several restarts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -14,8 +14,10 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
+from attacks.engine.descent import Objective, descend, drawn
 from attacks.images.evidence import guarded, pixel_prior, unlikelihood
 from attacks.images.image_losses import matching_loss
+from attacks.images.small_convolutions import suited_convolutions
 from attacks.images.victims import RoundsLoss, VictimGroup
 from attacks.observed.declared import recovered
 from attacks.observed.known_labels import known_labels
@@ -218,3 +220,54 @@ def common_labels(seen: Sequence[VictimGroup], task: Task) -> Tensor:
         if name is not None and name in seen[-1].observed
     }
     return torch.tensor([[infer_label(update, head)]]).to(labels)
+
+
+def best_restarts(
+    victims: VictimGroup,
+    draw: Callable[[torch.Generator], Tensor],
+    objective: Objective,
+    render: Callable[[Tensor], Tensor],
+    *,
+    restarts: int,
+    lanes: int,
+    steps: int,
+    learning_rate: float,
+    pixels: bool = False,
+) -> list[Reconstruction]:
+    """The best restart of each victim; a lane is one restart of one victim.
+
+    Args:
+        victims: to be searched for.
+        draw: where a search starts.
+        objective: of the variable ``start``; the last value that it gives tells which is best.
+        render: what a batch of starts looks like, ``(image, channel, height, width)``.
+        restarts: of each victim.
+        lanes: searched at once.
+        steps: of Adam.
+        learning_rate: as in ``descend``.
+        pixels: as in ``descend``.
+    """
+    ranked, starts = list[tuple[float, Reconstruction]](), drawn(victims.rngs, restarts, draw)
+    for first in range(0, len(starts), lanes):
+        owners, values = zip(*starts[first : first + lanes], strict=True)
+        start = torch.stack(values).to(victims.job.device)
+        model, images = victims.loss.model, render(start.flatten(0, 1))
+        batch = Batch(images, model.task.any_labels(len(images)).to(images.device))
+        run = partial(model.task.loss, model.network, batch)
+        with suited_convolutions(model.network, run):
+            iterates = descend(
+                objective,
+                {"start": start},
+                victims.lanes(owners),
+                victims.job,
+                steps=steps,
+                learning_rate=learning_rate,
+                pixels=pixels,
+            )
+        ranks = (iterates.objective, *iterates.others)[-1].tolist()
+        ranked += [
+            (ranks[lane], iterates.reconstruction(lane, victims.labels[victim]))
+            for lane, victim in enumerate(owners)
+        ]
+    apart = [ranked[i : i + restarts] for i in range(0, len(ranked), restarts)]
+    return [min(tries, key=lambda pair: pair[0])[1] for tries in apart]

@@ -12,8 +12,7 @@ from torch import Tensor
 from attacks.base import Reconstruction
 from attacks.engine.descent import Objective
 from attacks.images.image_losses import total_variation
-from attacks.images.image_matching import ImageMatching
-from attacks.images.restarts import best_restarts
+from attacks.images.image_matching import ImageMatching, best_restarts
 from attacks.images.victims import MatchingLoss, VictimGroup
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors

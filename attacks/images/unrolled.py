@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.base import Job, Reconstruction
 from attacks.engine.descent import Best, SearchProgress
 from attacks.images.evidence import guarded
-from attacks.images.likelihoods import surprise
+from attacks.images.image_losses import surprise
 from attacks.images.small_convolutions import suited_convolutions
 from attacks.images.victims import Evidence
 from attacks.observed.distance import cosine_distance

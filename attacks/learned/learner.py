@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.learned.auxiliary_rows import (
+    Axes,
     Source,
     made_rows,
     split_rows,
@@ -22,7 +23,6 @@ from attacks.learned.auxiliary_rows import (
 )
 from attacks.learned.features import Coordinates, Features, Hashed, OfUpdate, WithStatistics
 from attacks.learned.inverter import Inverter
-from attacks.learned.pseudo import Axes
 from attacks.learned.regression import RidgeRegression
 from attacks.learned.simulated_client import SimulatedClient, declared_client
 from attacks.learned.simulated_statistics import SimulatedStatistics
@@ -71,7 +71,7 @@ class Learner(Attack, ABC):
             texts (``rows+unigram``), or on pseudo texts alone (``unigram``), as Wu et al. 2022 do
             off distribution.
         pseudo: number of pseudo rows; 0 for as many as rows.
-        dct_axes: see ``attacks.learned.pseudo``.
+        dct_axes: see ``attacks.learned.auxiliary_rows``.
         statistics: learn from the running statistics that came with the update, too, see
             ``attacks.learned.statistics``; without effect where none came.
         adaptive: simulate the declared defense; otherwise no defense is assumed.

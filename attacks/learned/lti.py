@@ -16,8 +16,7 @@ from attacks.learned.features import (
     draw_bins,
     tensor_weights,
 )
-from attacks.learned.inverter import Inverter, Output
-from attacks.learned.inverter_outputs import Pixels, TokenOutput, words_of
+from attacks.learned.inverter import Inverter, Output, Pixels, TokenOutput, words_of
 from attacks.learned.inverter_training import Training
 from attacks.learned.learner import Learner, Lessons, Model
 from attacks.learned.simulated_client import SimulatedClient

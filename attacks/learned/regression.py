@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from attacks.learned.inverter import scaled, standard
-from attacks.learned.inverter_outputs import Pixels
+from attacks.learned.inverter import Pixels, scaled, standard
 
 _FEW = 8
 """Updates of a class below which it is standardised with all others."""

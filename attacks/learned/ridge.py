@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.learned.features import Coordinates, Features, OfUpdate, Slopes, WithStatistics
-from attacks.learned.inverter_outputs import Pixels
+from attacks.learned.inverter import Pixels
 from attacks.learned.inverter_training import MEASURED
 from attacks.learned.learner import Learner, Lessons, Model
 from attacks.learned.regression import RidgeRegression

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attacks.observed.calls import inputs_of
 from attacks.tokens.subspace import Subspace, span
 from fedsim.errors import CannotAttack
-from fedsim.models.linear import is_transposed
+from fedsim.models.layers import is_transposed
 from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch

@@ -19,8 +19,7 @@ from torch.nn.functional import one_hot
 from attacks.observed.factors import Products, Vectors
 from attacks.observed.replay import Replay
 from fedsim.models.embeddings import embedding_names
-from fedsim.models.linear import is_transposed
-from fedsim.models.norms import is_norm, normalised
+from fedsim.models.layers import is_norm, is_transposed, normalised
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 

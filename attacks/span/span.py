@@ -1,22 +1,24 @@
-"""Whole sentences from the gradients of the first block's linear layers."""
+"""Whole sentences from the gradients of the first block's layers, of a round or of several."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.declared import recovered
+from attacks.observed.readings import read
+from attacks.observed.same_rows import round_by_round
 from attacks.proofs.batch_likelihood import BatchLikelihood
 from attacks.span.decoding import LikelihoodSearch, decodable
 from attacks.span.exact.search import ExactSearch
 from attacks.span.exact.sparse_recovery import SparseRecovery
-from attacks.span.over_rounds import over_rounds
 from attacks.tokens.adapters import AdapterSpan, first_round, is_personal
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
@@ -29,7 +31,7 @@ from fedsim.knowledge import Knowledge
 from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
-from fedsim.types import Batch
+from fedsim.types import Batch, Tensors
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Span(Attack):
         work: tokens that the search of one reply may put through the network, forward or forward
             and back, before it returns its best guess. None: until the search ends by itself.
         over_rounds: read the mean of all rounds so far in which the client held the same rows, see
-            ``attacks.span.over_rounds``.
+            ``attacks.span.span``.
         adaptive: turn the texts that were read into those that the declared defense changed.
     """
 
@@ -214,3 +216,103 @@ def room(space: Subspace) -> int:
     ranks = range(space.most, 0, -1)
     spans = (Subspace(torch.empty(space.width, rank, device="meta"), space.most) for rank in ranks)
     return next((candidate.rank for candidate in spans if not candidate.full), 0)
+
+
+def over_rounds(
+    observations: Sequence[Observation],
+    search: Callable[[Observation, int], Reconstruction],
+    task: TextTask,
+    job: Job,
+) -> list[Reconstruction]:
+    """One guess for each of a client's observations, from all rounds up to it with the same rows.
+
+    The sentences are sought in the mean of the updates (``joined``). Of what is found there and in
+    the rounds before, the guess is what explains all updates best, each at its own weights. What is
+    proven stays.
+
+    Args:
+        observations: of one client.
+        search: the guess from one observation; takes the position of its last round, too.
+        task: defines the loss.
+        job: its time budget; when that ends, later rounds keep the last guess.
+    """
+
+    def guess(rounds: Sequence[int], before: Reconstruction | None) -> Reconstruction:
+        if before is not None and before.certified:
+            return before
+        seen = [observations[position] for position in rounds]
+        new = search(joined(seen), rounds[-1])
+        if before is None or job.expired or new.certified:
+            return new
+        both = [
+            explained(seen, task, reconstruction.guess, job) for reconstruction in (before, new)
+        ]
+        if both[0] < both[1]:
+            return new
+        # A search that was cut short might have explained more.
+        return replace(before, expired=new.expired, exhausted=new.exhausted)
+
+    return round_by_round(observations, guess, job)
+
+
+def joined(rounds: Sequence[Observation]) -> Observation:
+    """The mean update of several rounds, as one observation at the mean of their weights.
+
+    The mean of gradients is the gradient at the mean weights, up to second order in how far they
+    move, while noise drawn anew falls as ``1 / sqrt(rounds)``. This is more than adding up what
+    each round says: a direction of the gradient shows in a round only above the noise's edge, and
+    rounds of which none shows it would add up to nothing. An entry that pruning left out in some
+    rounds is the mean of the others.
+
+    The defense of one round is not that of the mean, which hence has none declared.
+    """
+    last = rounds[-1]
+    if len(rounds) == 1:
+        return last
+    sent = {
+        name: torch.stack([seen.sent[name] for seen in rounds]).mean(0)
+        if value.is_floating_point()
+        else value
+        for name, value in last.sent.items()
+    }
+    updates = [seen.update() for seen in rounds]
+    optimizer = None if last.kind == "gradient" else last.knowledge.optimizer
+    received = {}
+    for name in updates[-1]:
+        mean = _mean([seen[name] for seen in updates], optimizer)
+        shown = {"weights": sent[name] - mean, "difference": -mean}
+        received[name] = shown.get(last.kind, mean).float()
+    knowledge = last.knowledge.model_copy(update={"defense": None})
+    return replace(last, sent=sent, received=received, knowledge=knowledge)
+
+
+def _mean(values: Sequence[Tensor], optimizer: str | None) -> Tensor:
+    """Of the entries that were sent; of all where none was."""
+    known = torch.stack([read(value, optimizer).sent for value in values])
+    known |= ~known.any(0)
+    return (torch.stack(list(values)) * known).sum(0) / known.sum(0)
+
+
+def explained(rounds: Sequence[Observation], task: TextTask, batch: Batch, job: Job) -> float:
+    """How well a batch explains all updates: ``sum <Y_t, g_t> / sqrt(sum |g_t|^2)``.
+
+    ``g_t`` is its gradient at the weights of round t. Under white noise this is the root of the
+    gain in log-likelihood at the best common scale, in units of the noise. Classes that are not
+    known leave nothing to compare, and the result is minus infinity.
+    """
+    if task.spec.num_classes and bool((batch.labels < 0).any()):
+        return -torch.inf
+    both = square = 0.0
+    for seen in rounds:
+        network = task.model(seen.sent, device=job.device)
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(name in seen.received)
+        gradient = task.gradient(network, batch.to(job.device))
+        update = seen.update(gradient)
+        both += _inner(gradient, update)
+        square += _inner(gradient, gradient)
+    return both / square**0.5 if square else -torch.inf
+
+
+def _inner(a: Tensors, b: Tensors) -> float:
+    return sum(float((a[k].cpu().double() * b[k].cpu().double()).sum()) for k in a)

@@ -14,7 +14,7 @@ from attacks.observed.declared import declared, granted_noise
 from attacks.observed.factored import Factored
 from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay, observed_gradient, replay, step_length
-from attacks.texts.frames import Frames
+from attacks.texts.frames import Frames, Vocabulary, frame, words_of
 from attacks.texts.hypotheses import Hypothesis
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
 from attacks.texts.language_prior import LanguagePrior
@@ -22,7 +22,6 @@ from attacks.texts.low_rank import shrink
 from attacks.texts.matching import Matching, TextObjective, adapted, stepped
 from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import Search
-from attacks.texts.vocabulary import Vocabulary, frame, words_of
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack
 from fedsim.store.capture import Observation

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.engine.descent import Best
-from attacks.texts.frames import Frames, Lowest
+from attacks.texts.frames import Frames, Lowest, Vocabulary
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Matching
 from attacks.texts.text_options import TextOptions
 from attacks.texts.transforms import transforms
-from attacks.texts.vocabulary import Vocabulary
 from fedsim.types import Batch
 
 LANES = 32

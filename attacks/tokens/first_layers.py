@@ -20,7 +20,7 @@ from attacks.tokens.segments import Segments
 from attacks.tokens.windows import Windows
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
-from fedsim.models.linear import is_transposed
+from fedsim.models.layers import is_transposed
 from fedsim.models.lora import is_second_factor, second_factor
 from fedsim.types import Tensors
 

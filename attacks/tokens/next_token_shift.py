@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attacks.observed.spectrum import SPIKE_FLOOR, spectrum
 from fedsim.models.embeddings import embedding_names
-from fedsim.models.linear import is_transposed
+from fedsim.models.layers import is_transposed
 from fedsim.types import Tensors
 
 _MODEL_WEIGHT = 0.5  # weight of a language model's log-probability

@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from experiments.bounds.claims import Claim
 from experiments.bounds.limits import Case, cases
-from experiments.bounds.one_run import CanaryTrial, any_bound, gaussian_bound
+from experiments.bounds.one_run import CanaryTrial, Claim, any_bound, gaussian_bound
 from experiments.bounds.success import mechanism
 from experiments.plan.folder import Run
 from experiments.wording.epsilons import Epsilons

@@ -13,8 +13,7 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from experiments.bounds.audit import FEWEST
-from experiments.bounds.claims import Claim
-from experiments.bounds.one_run import CanaryTrial, any_bound, gaussian_bound
+from experiments.bounds.one_run import CanaryTrial, Claim, any_bound, gaussian_bound
 from experiments.wording.epsilons import Epsilons
 from fedsim.accountant import noise_multiplier
 from fedsim.canaries import LOUD, Planting, turn

@@ -1,15 +1,21 @@
-"""Feasibility of exact attacks on the replies of a cell, before anything is simulated."""
+"""Expected replies of a cell, and exact attacks feasible on them, before it is simulated."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
+
+from torch import Tensor
 
 from attacks import attack_classes
 from attacks.base import Attack
 from attacks.feasibility import Feasibility, Prospect
-from experiments.preview.replies import replies
 from fedsim.config.cell import CellConfig
+from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
+from fedsim.local.steps import schedule
+from fedsim.participation import cohorts_of, draw
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Rows, Tensors
 
@@ -67,3 +73,38 @@ def _single(task: Task, private: Rows) -> Batch:
     batch = task.encode(rows)
     shortest = 0 if batch.mask is None else int(batch.mask.sum(1).argmin())
     return task.encode(rows.take([shortest]))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedReply:
+    """What one reply is about.
+
+    Attributes:
+        rows: positions among the private rows; of all clients of a cohort.
+        steps: local steps.
+    """
+
+    rows: tuple[int, ...]
+    steps: int
+
+
+def replies(config: CellConfig, labels: Tensor) -> Iterator[ExpectedReply]:
+    """The replies that the server will keep, by round and client, as the clients draw them."""
+    run, seed = config.federation, config.seed
+    parts = partition(labels, run.clients, run, seed)
+    for round_ in config.captured_rounds:
+        drawn = draw(seed, round_, run.clients, run.participation)
+        groups: Sequence[tuple[int, ...]] = [(client,) for client in drawn]
+        if run.cohort > 1:
+            groups = cohorts_of(run, seed, round_)
+        elif config.capture.clients:
+            groups = [group for group in groups if group[0] in config.capture.clients]
+        for group in groups:
+            rows: list[int] = []
+            steps = 0
+            for client in group:
+                plan = schedule(run, seed, len(parts[client]), round_, client)
+                used = dict.fromkeys(position for step in plan for position in step)
+                rows += [parts[client][position] for position in used]
+                steps = max(steps, len(plan))
+            yield ExpectedReply(tuple(rows), steps)

@@ -18,14 +18,13 @@ from experiments.plan.entries import entries
 from experiments.plan.levels import level_of
 from experiments.plan.rehearsal import Start, rehearse
 from experiments.preview.brief import captures as captures_of
-from experiments.preview.feasibility import feasible
-from experiments.preview.replies import replies
+from experiments.preview.feasibility import feasible, replies
 from experiments.wording.catalogue import sentence
 from experiments.wording.threat import ThreatModel, threat_model
 from fedsim.config.build import build
 from fedsim.config.cell import CellConfig
 from fedsim.config.federation import FederationConfig
-from fedsim.models.mode import has_train_mode
+from fedsim.models.layers import has_train_mode
 from fedsim.records import PRIOR_ONLY
 
 

@@ -21,7 +21,7 @@ from fedsim.models import (
     is_image_model,
     transformer,
 )
-from fedsim.models.mode import has_train_mode
+from fedsim.models.layers import has_train_mode
 from fedsim.tasks import task_kind
 
 

@@ -144,12 +144,26 @@ def normalising(model: nn.Module) -> str | None:
     return next((k for k, part in layers if isinstance(part, _BatchNorm) and part.training), None)
 
 
-def refuse_sent_statistics(name: str, model: nn.Module) -> None:
-    """Raise ``ConfigError`` if the model, in train mode, has batch statistics to send uncovered."""
-    if layer := normalising(model):
-        raise ConfigError(
-            f"{name}: the running statistics of {layer!r}, a batch normalisation layer of "
-            f"{type(model).__name__} in train mode, would be sent neither clipped nor covered by "
-            'noise. Set federation.batch_statistics = "kept"; or, without any epsilon, choose the '
-            "defenses clip and gaussian_noise."
-        )
+@dataclass(frozen=True, kw_only=True)
+class CoveredUpdate(Defense):
+    """Clipping and noise for a client's update, which do not cover its running statistics.
+
+    A model that keeps them is as private as any other: the update is clipped as a whole, whatever
+    the client made it of.
+    """
+
+    name: ClassVar[str]
+
+    def on_statistics(self, model: nn.Module) -> None:
+        """Refuse batch statistics.
+
+        Raises:
+            ConfigError: the model, in train mode, has some.
+        """
+        if layer := normalising(model):
+            raise ConfigError(
+                f"{self.name}: the running statistics of {layer!r}, a batch normalisation layer of "
+                f"{type(model).__name__} in train mode, would be sent neither clipped nor covered "
+                'by noise. Set federation.batch_statistics = "kept"; or, without any epsilon, '
+                "choose the defenses clip and gaussian_noise."
+            )

@@ -7,17 +7,16 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import nn
 
 from fedsim.accountant import Schedule
 from fedsim.defenses.base import DefenseFamily, Gaussian, Unit
-from fedsim.defenses.budget import Budgeted, Releases, refuse_sent_statistics
+from fedsim.defenses.budget import Budgeted, CoveredUpdate, Releases
 from fedsim.magnitudes import cut
 from fedsim.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpClient(Budgeted):
+class DpClient(CoveredUpdate, Budgeted):
     """Clips the client's update and adds Gaussian noise to every coordinate of it.
 
     DP-FedAvg (McMahan et al. 2018) in its local form: the client itself adds the noise, so the
@@ -53,17 +52,6 @@ class DpClient(Budgeted):
     depends: ClassVar[str] = "its rounds"
 
     adjacency: Literal["replace", "zero_out"] = "replace"
-
-    def on_statistics(self, model: nn.Module) -> None:
-        """Refuse batch statistics, which the update's clipping and noise do not cover.
-
-        A model that keeps them is as private as any other: the update is clipped as a whole,
-        whatever the client made it of.
-
-        Raises:
-            ConfigError: the model has some.
-        """
-        refuse_sent_statistics(self.name, model)
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """The clipped update with noise.

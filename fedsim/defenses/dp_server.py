@@ -6,14 +6,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import nn
 
-from fedsim.defenses.base import Defense, DefenseFamily, Gaussian
-from fedsim.defenses.budget import refuse_sent_statistics
+from fedsim.defenses.base import DefenseFamily, Gaussian
+from fedsim.defenses.budget import CoveredUpdate
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpServer(Defense):
+class DpServer(CoveredUpdate):
     """Adds noise at the server (central DP-FedAvg, McMahan et al. 2018), hiding nothing from it.
 
     The client does nothing: the server receives bit for bit what it would receive without this
@@ -36,17 +35,10 @@ class DpServer(Defense):
         "the server, after it has seen every update; as Flower's server-side clipping"
     )
     known: ClassVar[str] = "Everything: the update arrives as it was."
+    name: ClassVar[str] = "dp_server"
 
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-    def on_statistics(self, model: nn.Module) -> None:
-        """Refuse batch statistics, which would be averaged without noise.
-
-        Raises:
-            ConfigError: the model has some.
-        """
-        refuse_sent_statistics("dp_server", model)
 
     @property
     def at_server(self) -> Gaussian:

@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from fedsim.defenses.base import DefenseFamily, Distortion, Repeatable
 from fedsim.defenses.prune import largest
 from fedsim.defenses.strength import Strength
+from fedsim.magnitudes import each_float
 from fedsim.types import Tensors
 
 
@@ -48,10 +49,7 @@ class DualPrune(Repeatable):
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The same pruning, with a mask constant under differentiation."""
-        return {
-            name: value * self._mask(value) if value.is_floating_point() else value
-            for name, value in update.items()
-        }
+        return each_float(update, lambda value: value * self._mask(value))
 
     def _mask(self, value: torch.Tensor) -> torch.Tensor:
         flat, count = value.flatten(), value.numel()

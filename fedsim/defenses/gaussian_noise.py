@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsim.defenses.base import DefenseFamily, Distortion, Gaussian, StagedDefense
 from fedsim.defenses.strength import Strength
+from fedsim.magnitudes import each_float
 from fedsim.types import Tensors
 
 
@@ -37,10 +38,7 @@ class GaussianNoise(StagedDefense):
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """The update with noise, drawn in float32 where ``rng`` lives, in the model's order."""
-        return {
-            name: value + self._noise(value, rng) if value.is_floating_point() else value
-            for name, value in update.items()
-        }
+        return each_float(update, lambda value: value + self._noise(value, rng))
 
     @property
     def gaussian(self) -> Gaussian:

@@ -8,10 +8,9 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import nn
 
-from fedsim.defenses.base import Defense, DefenseFamily, Distortion, Gaussian
-from fedsim.defenses.budget import refuse_sent_statistics
+from fedsim.defenses.base import DefenseFamily, Distortion, Gaussian
+from fedsim.defenses.budget import CoveredUpdate
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.strength import Strength
 from fedsim.magnitudes import cut
@@ -19,7 +18,7 @@ from fedsim.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalDp(Defense):
+class LocalDp(CoveredUpdate):
     """Clips the update and adds noise as ``LocalDpMod`` of Flower 1.41 does, with its options.
 
     The client sends ``u * min(1, C / |u|) + N(0, s^2 I)`` with, for sensitivity D,
@@ -46,6 +45,7 @@ class LocalDp(Defense):
     run_by: ClassVar[str] = "the client; Flower's LocalDpMod"
     known: ClassVar[str] = "Clipping norm and noise, by which a squared distance is the likelihood."
     tuned_by: ClassVar[Strength] = Strength("epsilon", 1e6, 1.0)
+    name: ClassVar[str] = "local_dp"
 
     clipping_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     sensitivity: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -68,14 +68,6 @@ class LocalDp(Defense):
             f"1/{apart / self.sensitivity:,.0f} of what two updates may differ by: the epsilon of "
             f"this noise is about {self.epsilon * apart / self.sensitivity:.2g}"
         )
-
-    def on_statistics(self, model: nn.Module) -> None:
-        """Refuse batch statistics, which the update's clipping and noise do not cover.
-
-        Raises:
-            ConfigError: the model has some.
-        """
-        refuse_sent_statistics("local_dp", model)
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """The clipped update with noise, drawn in the order of the model."""

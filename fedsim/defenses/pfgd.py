@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedsim.defenses.base import DefenseFamily, Distortion, Repeatable
 from fedsim.defenses.strength import Strength
+from fedsim.magnitudes import each_float
 from fedsim.types import Tensors
 
 
@@ -45,10 +46,7 @@ class Pfgd(Repeatable):
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The projection itself."""
-        return {
-            name: self._pruned(value) if value.is_floating_point() else value
-            for name, value in update.items()
-        }
+        return each_float(update, self._pruned)
 
     def _pruned(self, value: Tensor) -> Tensor:
         count = int(value.numel() * self.fraction)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsim.defenses.base import DefenseFamily, Distortion, StagedDefense
 from fedsim.defenses.strength import Strength
+from fedsim.magnitudes import each_float
 from fedsim.types import Tensors
 
 
@@ -50,10 +51,7 @@ class Prune(StagedDefense):
         """The pruned update; random choices are drawn where ``rng`` lives, in the model's order."""
         if self.keep == "largest":
             return self.surrogate(update)
-        return {
-            name: value * self._mask(value, rng) if value.is_floating_point() else value
-            for name, value in update.items()
-        }
+        return each_float(update, lambda value: value * self._mask(value, rng))
 
     def _mask(self, value: Tensor, rng: torch.Generator) -> Tensor:
         drawn = torch.rand(value.shape, generator=rng, device=rng.device) >= self.fraction

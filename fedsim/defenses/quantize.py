@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from fedsim.defenses.base import DefenseFamily, Distortion, StagedDefense
 from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.strength import Strength
+from fedsim.magnitudes import each_float
 from fedsim.types import Tensors
 
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -63,10 +64,7 @@ class Quantize(StagedDefense):
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """The rounded update; ``qsgd`` draws where ``rng`` lives, in the order of the model."""
-        return {
-            name: self._round(value, rng) if value.is_floating_point() else value
-            for name, value in update.items()
-        }
+        return each_float(update, lambda value: self._round(value, rng))
 
     def _round(self, value: Tensor, rng: torch.Generator) -> Tensor:
         if self.kind == "qsgd":

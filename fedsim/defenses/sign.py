@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsim.defenses.base import DefenseFamily, Distortion, StagedDefense
 from fedsim.defenses.encoding import Encoding
-from fedsim.magnitudes import median_magnitude
+from fedsim.magnitudes import each_float, median_magnitude
 from fedsim.types import Tensors
 
 
@@ -40,18 +40,12 @@ class Sign(StagedDefense):
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """The signs, scaled if asked for; ``rng`` is not used."""
         del rng
-        return {
-            name: self._scaled(value.sign(), value) if value.is_floating_point() else value
-            for name, value in update.items()
-        }
+        return each_float(update, lambda value: self._scaled(value.sign(), value))
 
     def surrogate(self, update: Tensors) -> Tensors:
         """``tanh(g / tau)``, scaled like the signs; tau is constant under differentiation."""
         tau = self.width(update)
-        return {
-            name: self._scaled((value / tau).tanh(), value) if value.is_floating_point() else value
-            for name, value in update.items()
-        }
+        return each_float(update, lambda value: self._scaled((value / tau).tanh(), value))
 
     def encode(self, packed: Encoding) -> Encoding:
         """One bit for each sign, with a bitmap or indices if some are 0.

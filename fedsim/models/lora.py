@@ -9,7 +9,7 @@ from torch import nn
 
 from fedsim.config.build import suggest
 from fedsim.errors import ConfigError
-from fedsim.models.linear import is_transposed
+from fedsim.models.layers import is_transposed
 from fedsim.seeds import generator, seeded
 from fedsim.store.files import Record
 

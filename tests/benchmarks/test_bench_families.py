@@ -15,7 +15,7 @@ from benchmarks.bench_families import attacked, family_table, oracle
 from benchmarks.family_cases import SHAPES, FamilyCase
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.families import FAMILIES
-from fedsim.models.norms import is_norm
+from fedsim.models.layers import is_norm
 
 REFUSALS = {
     "albert": {"span, LoRA r = 64": "has no linear layers before and after an attention"},

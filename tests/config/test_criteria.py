@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fedsim.config.cell import CellConfig, TaskConfig
-from fedsim.config.criteria import make_filter
-from fedsim.config.setting import load_setting
+from fedsim.config.setting import load_setting, make_filter
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer

@@ -18,8 +18,7 @@ from attacks.proofs.verdict import P_VALUE
 from attacks.span.causal.likelihood_growth import LikelihoodGrowth
 from attacks.span.causal.matched_growth import MatchedGrowth
 from attacks.span.causal.prefix_fit import PrefixFit
-from attacks.span.causal.samples import sampled
-from attacks.span.causal.tree import Tree, spread
+from attacks.span.causal.tree import Tree, sampled, spread
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.next_token_shift import DirectionalShift
 from attacks.tokens.prefix_search import FEWEST_LINES

@@ -1,4 +1,4 @@
-"""Beam searches for the sentences of a batch, and a choice of unlike ones among their results."""
+"""Beam searches for the sentences of a batch, unlike ones of these, and strangers to an update."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.base import Job
 from attacks.engine.beam import Prefixes, Sentence, Spread, grow
@@ -114,3 +114,19 @@ def spread(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
 def _shared(ids: Sequence[int], other_ids: Sequence[int]) -> float:
     same = sum(a == b for a, b in zip(ids[1:], other_ids[1:], strict=False))
     return same / max(1, min(len(ids), len(other_ids)) - 1)
+
+
+_SAMPLED = (24, 20)  # sentences and their tokens
+
+
+@torch.no_grad()
+def sampled(network: nn.Module, start: Sequence[int], rng: torch.Generator) -> Tensor:
+    """Lines ``(line, token)`` that begin with ``start``; an end token does not end them."""
+    count, length = _SAMPLED
+    device = next(network.parameters()).device
+    ids = torch.tensor([[*start]] * count, device=device)
+    while ids.shape[1] < length:
+        logits = network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[:, -1]
+        drawn = torch.multinomial(logits.softmax(-1).cpu(), 1, generator=rng)
+        ids = torch.cat([ids, drawn.to(device)], 1)
+    return ids

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Job
-from attacks.film.beam import Grammar, search
+from attacks.film.film import Grammar, search
 from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.tasks import initial_weights, make_task

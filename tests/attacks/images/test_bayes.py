@@ -12,9 +12,8 @@ from torch.nn.functional import logsigmoid
 
 from attacks.base import Job
 from attacks.images.bayes import Bayes
-from attacks.images.image_losses import matching_loss
+from attacks.images.image_losses import SHARP, matching_loss, rank_surprise, sign_surprise, surprise
 from attacks.images.inverting import Inverting
-from attacks.images.likelihoods import SHARP, rank_surprise, sign_surprise, surprise
 from attacks.observed.distance import cosine_distance
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import replay

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attacks.base import Reconstruction
 from attacks.images.evidence import NOTE, SMOOTHED, guarded
-from attacks.images.likelihoods import surprise
+from attacks.images.image_losses import surprise
 from attacks.observed.distance import cosine_distance
 from attacks.observed.pixel_prior import PixelPrior
 from fedsim.types import Batch, Tensors

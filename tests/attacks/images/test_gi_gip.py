@@ -13,10 +13,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.images import generators
 from attacks.images.evidence import NOTE, SMOOTHED
-from attacks.images.generator import Generator, load_weights, read_weights
-from attacks.images.generators import Components, Variational, build_generator
+from attacks.images.generator import (
+    GENERATORS,
+    Components,
+    Generator,
+    Variational,
+    build_generator,
+    load_weights,
+    read_weights,
+)
 from attacks.images.gi_gip import GIGIP
 from attacks.images.image_losses import matching_loss
 from attacks.images.inverting import Inverting
@@ -265,7 +271,7 @@ class Ramp(Generator):
 def test_a_plug_in(
     victim: Victim, pictures: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(generators.GENERATORS, "ramp", Ramp)
+    monkeypatch.setitem(GENERATORS, "ramp", Ramp)
     task, seen = victim(pictures(1, 6))
     attack = replace(QUICK, generator="ramp")
     with pytest.raises(CannotAttack, match="Ramp cannot be trained here"):

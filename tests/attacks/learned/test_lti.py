@@ -13,8 +13,7 @@ import torch
 
 from attacks.base import Job
 from attacks.learned import inverter_training, simulated_updates
-from attacks.learned.inverter import assigned
-from attacks.learned.inverter_outputs import Pixels, TokenOutput, words_of
+from attacks.learned.inverter import Pixels, TokenOutput, assigned, words_of
 from attacks.learned.lti import LTI
 from attacks.learned.simulated_client import SimulatedClient
 from attacks.learned.simulated_updates import SimulatedUpdates

@@ -7,8 +7,7 @@ import torch
 from scipy.fft import dctn
 from scipy.stats import chisquare
 
-from attacks.learned.auxiliary_rows import Source, made_rows
-from attacks.learned.pseudo import dct_images, unigram_texts
+from attacks.learned.auxiliary_rows import Source, dct_images, made_rows, unigram_texts
 from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.seeds import generator

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.learned.inverter_outputs import Pixels
+from attacks.learned.inverter import Pixels
 from attacks.learned.regression import RidgeRegression
 from attacks.learned.ridge import Ridge
 from fedsim.errors import CannotAttack

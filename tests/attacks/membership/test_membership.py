@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from attacks.base import Job
-from attacks.membership.gradients import Regression
-from attacks.membership.membership import Membership
+from attacks.membership.membership import Membership, Regression
 from experiments.analysis.membership import inferred
 from experiments.pipeline import execute
 from experiments.stages.membership import ranked

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from attacks.base import Job, Reconstruction
 from attacks.observed.same_rows import ALONE
-from attacks.span.over_rounds import explained, joined, over_rounds
-from attacks.span.span import Span
+from attacks.span.span import Span, explained, joined, over_rounds
 from attacks.tokens.layout import batch_of
 from fedsim.knowledge import Knowledge
 from fedsim.store.capture import CaptureKey, Kind, Observation
@@ -160,7 +159,7 @@ def test_an_earlier_guess_does_not_hide_that_a_search_was_cut_short(
     first = Reconstruction(batch, confidence=("guess",))
     second = Reconstruction(batch, confidence=("guess",), exhausted=True)
     score = iter((1.0, 0.5))
-    monkeypatch.setattr("attacks.span.over_rounds.explained", lambda *_: next(score))
+    monkeypatch.setattr("attacks.span.span.explained", lambda *_: next(score))
     seen = [
         replace(observation([1.0]), key=CaptureKey(round=number, client=0)) for number in (1, 2)
     ]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attacks.observed.replay import replay
 from experiments.bounds.budgets import ExampleReply, bits_sent, own_captures
-from experiments.bounds.ceilings import (
+from experiments.bounds.limits import (
     InformationSpectrum,
     ceiling,
     information,

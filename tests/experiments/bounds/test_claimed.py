@@ -19,8 +19,7 @@ from scipy.stats import binom
 
 import fedsim
 from experiments.bounds.claimed import Stated, judged
-from experiments.bounds.claims import Claim
-from experiments.bounds.one_run import CanaryTrial
+from experiments.bounds.one_run import CanaryTrial, Claim
 from fedsim.canaries import Planting, canary_update
 from fedsim.errors import ConfigError, StoreError
 from server.grids.in_process import InProcessGrid

@@ -10,8 +10,7 @@ import torch
 
 from clients.train import LocalTrainer
 from experiments.bounds.audit import Auditor, Sampler
-from experiments.bounds.claims import Claim
-from experiments.bounds.one_run import CanaryTrial, gaussian_bound
+from experiments.bounds.one_run import CanaryTrial, Claim, gaussian_bound
 from fedsim.canaries import Canaries
 from fedsim.config.cell import TaskConfig
 from fedsim.config.federation import FederationConfig

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from experiments.bounds.claims import Claim
-from experiments.bounds.one_run import CanaryTrial, any_bound, gaussian_bound
+from experiments.bounds.one_run import CanaryTrial, Claim, any_bound, gaussian_bound
 from fedsim.accountant import noise_multiplier
 
 DELTA = 1e-5

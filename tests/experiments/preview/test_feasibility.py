@@ -12,8 +12,7 @@ from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.span_membership import best_test
 from experiments.plan.cells import Cell
 from experiments.plan.rehearsal import rehearse
-from experiments.preview.feasibility import feasible
-from experiments.preview.replies import replies
+from experiments.preview.feasibility import feasible, replies
 from experiments.wording.names import own_titles, title
 from fedsim.errors import CannotAttack
 from fedsim.tasks import load_task

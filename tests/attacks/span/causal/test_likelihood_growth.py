@@ -9,9 +9,8 @@ from attacks.base import Job
 from attacks.engine.beam import Prefixes
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.causal.likelihood_growth import LikelihoodGrowth
-from attacks.span.causal.samples import sampled
 from attacks.span.causal.text_covariance import TextCovariance, white_noise
-from attacks.span.causal.tree import Tree
+from attacks.span.causal.tree import Tree, sampled
 from attacks.span.span import Span
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import soft_traces

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.span.causal.suffix_swaps import swap_suffixes
+from attacks.span.causal.matched_growth import swap_suffixes
 from attacks.tokens.next_token_shift import DirectionalShift
 
 TRUE = [[1, 2, 3, 4, 5], [1, 6, 7, 8, 9, 10], [1, 11, 12, 13]]

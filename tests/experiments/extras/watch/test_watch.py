@@ -31,7 +31,7 @@ from experiments.commands.run import _watched
 from experiments.extras.watch.server import SCRIPT, Feed, Server, _draw, page
 from experiments.extras.watch.serving import serve
 from experiments.extras.watch.state import CurveKey, Glimpse, State, Watcher
-from experiments.stages.live import Live
+from experiments.stages.attack import Live
 from fedsim.api import Run
 from fedsim.api.ledger import locked, read_ledger
 from fedsim.api.live import FILE, read_live

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from experiments.wording.threat import threat_model
-from fedsim.models.mode import has_dropout, has_train_mode
+from fedsim.models.layers import has_dropout, has_train_mode
 from tests.apps.cases import IMAGES, TEXT, Make
 
 
