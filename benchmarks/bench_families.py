@@ -16,8 +16,7 @@ import torch
 
 from attacks.base import Attack, Job, Reconstruction, check_facts
 from attacks.learned.lti import LTI
-from attacks.observed.factored import Factored
-from attacks.observed.factors import Products
+from attacks.observed.factored import Factored, Products
 from attacks.observed.replay import replay
 from attacks.span.span import Span
 from attacks.texts.lamp import LAMP

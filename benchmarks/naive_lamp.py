@@ -17,7 +17,7 @@ from attacks.texts.frames import frame, words_of
 from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Distance
-from attacks.texts.transforms import transforms
+from attacks.texts.text_search import transforms
 from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from attacks import attacks_for
 from attacks.base import Attack
+from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import Demand, plan
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.serial import run_serial
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Values, scored
 from experiments.invocation import Invocation

@@ -13,7 +13,7 @@ import torch
 import attacks
 from attacks import ATTACKS
 from attacks.base import Attack, Job, Reconstruction
-from attacks.images.evidence import NOTE, SMOOTHED
+from attacks.images.victims import NOTE, SMOOTHED
 from attacks.scheduling.jobs import JobSpec
 from attacks.scheduling.worker import run_job
 from fedsim.records import JobRecord

@@ -12,15 +12,14 @@ from torch import Tensor
 
 from attacks.base import Job, Reconstruction
 from attacks.engine.descent import Objective
-from attacks.images.evidence import pixel_prior, unlikelihood
 from attacks.images.image_matching import ImageMatching, best_restarts
 from attacks.images.unrolled import UnrolledSearch
-from attacks.images.victims import Evidence, VictimGroup
+from attacks.images.victims import Evidence, VictimGroup, pixel_prior, unlikelihood
 from attacks.observed.declared import declared
 from attacks.observed.known_labels import known_labels
+from attacks.observed.local_steps import SimulatedSteps
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import replay
-from attacks.observed.simulated_steps import SimulatedSteps
 from fedsim.defenses.base import Distortion
 from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.engine.descent import Objective, descend, drawn
-from attacks.images.evidence import guarded, pixel_prior, unlikelihood
 from attacks.images.image_losses import matching_loss
 from attacks.images.small_convolutions import suited_convolutions
-from attacks.images.victims import RoundsLoss, VictimGroup
+from attacks.images.victims import RoundsLoss, VictimGroup, guarded, pixel_prior, unlikelihood
 from attacks.observed.declared import recovered
 from attacks.observed.known_labels import known_labels
 from attacks.observed.labels import find_head, infer_label, round_counts

@@ -38,7 +38,7 @@ class Inverting(ImageMatching):
 
     Where what the search found is likelier when smoothed by a prior, of the auxiliary images or of
     natural ones, these are guessed, and the prior's mean where that is likelier still, see
-    ``attacks.images.evidence``.
+    ``attacks.images.victims``.
 
     Attributes:
         steps: of Adam.

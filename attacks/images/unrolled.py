@@ -11,13 +11,12 @@ from torch import Tensor
 
 from attacks.base import Job, Reconstruction
 from attacks.engine.descent import Best, SearchProgress
-from attacks.images.evidence import guarded
 from attacks.images.image_losses import surprise
 from attacks.images.small_convolutions import suited_convolutions
-from attacks.images.victims import Evidence
+from attacks.images.victims import Evidence, guarded
 from attacks.observed.distance import cosine_distance
+from attacks.observed.local_steps import SimulatedSteps
 from attacks.observed.pixel_prior import PixelPrior
-from attacks.observed.simulated_steps import SimulatedSteps
 from fedsim.types import Batch, Tensors
 
 _CHUNK = 20

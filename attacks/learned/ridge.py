@@ -12,8 +12,7 @@ from attacks.base import Job
 from attacks.learned.features import Coordinates, Features, OfUpdate, Slopes, WithStatistics
 from attacks.learned.inverter import Pixels
 from attacks.learned.inverter_training import MEASURED
-from attacks.learned.learner import Learner, Lessons, Model
-from attacks.learned.regression import RidgeRegression
+from attacks.learned.learner import Learner, Lessons, Model, RidgeRegression
 from attacks.learned.simulated_client import SimulatedClient
 from attacks.observed.labels import find_head
 from attacks.observed.replay import Replay

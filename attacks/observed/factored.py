@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from attacks.observed.factors import Products, Vectors
 from attacks.observed.replay import Replay
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.layers import is_norm, is_transposed, normalised
@@ -244,3 +243,31 @@ def _weights(
     if is_transposed(module):
         return Products(names, inputs, output)
     return Products(names, output, inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Gradients ``left^T right`` of weights of one shape ``(a, b)``.
+
+    Attributes:
+        names: one parameter name for each layer.
+        left: ``(layer, lane, row, a)``.
+        right: ``(layer, lane, row, b)``.
+    """
+
+    names: tuple[str, ...]
+    left: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Explicit gradients of small parameters: biases, layer norms, rows of position tables.
+
+    Attributes:
+        names: one parameter name for each layer.
+        values: ``(layer, lane, coordinate)``; for a table its first rows, flattened.
+    """
+
+    names: tuple[str, ...]
+    values: Tensor

@@ -15,8 +15,8 @@ from attacks.base import Job
 from fedsim.columns import decoded, encoded
 from fedsim.knowledge import Knowledge
 from fedsim.metrics.sentences import overlap
+from fedsim.metrics.text import cased_words
 from fedsim.metrics.tokens import Tokens
-from fedsim.metrics.words import cased_words
 from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.masked_language_modelling import unmasked

@@ -15,7 +15,7 @@ from attacks.observed.labels import find_head
 from attacks.observed.replay import check_options, step_length
 from attacks.proofs.verdict import NO_PROOF, Proof, certificate, compare
 from attacks.tokens.layout import RIGHT, Layout, batch_of
-from attacks.tokens.sentences import SpanSentence
+from attacks.tokens.span_membership import SpanSentence
 from fedsim.knowledge import Fact
 from fedsim.records import Certificate
 from fedsim.store.capture import Observation

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.observed.factored import Factored
-from attacks.observed.factors import Products, Vectors
+from attacks.observed.factored import Factored, Products, Vectors
 from attacks.observed.readings import HEAVILY_PRUNED, read
 from attacks.observed.replay import Replay, replay
 from attacks.observed.word_rows import is_tied

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.observed.factors import Products, Vectors
+from attacks.observed.factored import Products, Vectors
 from fedsim.types import Tensors
 
 _DENSE = 0.03  # share of entries from which all are computed

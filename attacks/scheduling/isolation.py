@@ -1,4 +1,4 @@
-"""Jobs that run code of others: each in a process of its own, which may crash or hang.
+"""Jobs without Ray, one after another, and each that runs code of others in a process of its own.
 
 The standard library's server forks them: a fork of a process without threads and without a GPU
 takes a fraction of a second, where a new interpreter would import torch for seconds.
@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context, parent_process
@@ -20,7 +21,8 @@ from multiprocessing.context import ForkServerProcess
 from typing import NoReturn
 
 from attacks import ATTACKS
-from attacks.scheduling.jobs import JobSpec, Progress, give_up, recorded
+from attacks.scheduling.jobs import Event, JobSpec, Listener, Progress, give_up, recorded
+from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.prepared import Report
 from attacks.scheduling.worker import GpuLost, run_job, silent
 from fedsim.config.build import installed
@@ -196,3 +198,38 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os.killpg(0, signal.SIGKILL)
+
+
+def run_serial(
+    specs: Iterable[JobSpec],
+    ledger: Ledger,
+    on_event: Listener = silent,
+    *,
+    retry_failed: bool = False,
+) -> list[JobRecord]:
+    """Run the jobs one after another; those with records on disk are not run.
+
+    A built-in attack runs in this process, where nothing can kill it: it ends only when it obeys
+    its budget. Code of others runs apart.
+    """
+    records: list[JobRecord] = []
+    for spec in specs:
+        settled = ledger.claim(spec, retry_failed=retry_failed)
+        ended = settled or _run(spec, ledger, on_event)
+        if settled is None:
+            ledger.finish(spec, ended)
+        on_event(Event(spec, "settled", None, tuple(ended), settled is not None))
+        records += ended
+    return records
+
+
+def _run(spec: JobSpec, ledger: Ledger, on_event: Listener) -> list[JobRecord]:
+    """Start the job, and start it again while its process dies."""
+    started = ledger.start(spec)
+    try:
+        return run(started, lambda progress: on_event(Event(spec, "running", progress)))
+    except ProcessDied as death:
+        if started.attempt >= STARTS:
+            return give_up(started, "failed", f"{death}, start {started.attempt}", 0.0)
+        ledger.requeue(spec, str(death))
+    return _run(spec, ledger, on_event)

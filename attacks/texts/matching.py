@@ -11,8 +11,7 @@ from torch import Tensor
 
 from attacks.observed.declared import declared
 from attacks.observed.distance import EPSILON
-from attacks.observed.factored import Factored
-from attacks.observed.factors import Products, Vectors
+from attacks.observed.factored import Factored, Products, Vectors
 from attacks.texts.dense import (
     Rule,
     coordinate_sum,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.texts.text_search import Search
-from attacks.texts.transforms import reordered
+from attacks.texts.text_search import Search, reordered
 
 SHORTLIST = 16
 """Tokens considered for a place, by each of the two orders."""

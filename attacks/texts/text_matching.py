@@ -13,10 +13,9 @@ from torch.nn.functional import pad
 from attacks.base import Attack, Job, Reconstruction
 from attacks.engine.descent import SearchProgress
 from attacks.texts.frames import Lowest, ordered
-from attacks.texts.hypotheses import Hypothesis, hypotheses
 from attacks.texts.language_prior import load_prior
 from attacks.texts.substitutions import substituted
-from attacks.texts.text_group import TextGroup
+from attacks.texts.text_group import Hypothesis, TextGroup, hypotheses
 from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import LANES, Search
 from fedsim.errors import CannotAttack

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.tokens.sentences import SpanSentence
-from attacks.tokens.span_membership import SpanTest
+from attacks.tokens.span_membership import SpanSentence, SpanTest
 from attacks.tokens.word_clusters import WordCluster, WordClusters
 
 _LENGTHS = 3  # likeliest lengths from which a group of words is settled

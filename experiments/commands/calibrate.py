@@ -20,8 +20,7 @@ from experiments.commands.parameters import (
     Target,
     Workers,
 )
-from experiments.invocation import Invocation, folder_of
-from experiments.plan.gpus import check_gpus
+from experiments.invocation import Invocation, check_gpus, folder_of
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 

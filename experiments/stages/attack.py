@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import Demand, Event, JobSpec, Progress, plan
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.serial import run_serial
 from experiments.console import Console
 from experiments.plan.cells import Cell
 from experiments.plan.config import AttackStage, ExperimentConfig

@@ -8,8 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedsim.metrics.base import Examples
-from fedsim.metrics.text import TextMetric, compare
-from fedsim.metrics.words import spaced
+from fedsim.metrics.text import TextMetric, compare, spaced
 
 
 @dataclass(frozen=True)

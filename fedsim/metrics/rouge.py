@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsim.metrics.base import Examples
-from fedsim.metrics.text import TextMetric, compare
-from fedsim.metrics.words import composed, words
+from fedsim.metrics.text import TextMetric, compare, composed, words
 
 
 @dataclass(frozen=True)

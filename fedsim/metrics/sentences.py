@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedsim.metrics.base import Examples
 from fedsim.metrics.rouge import Rouge1, Rouge2, RougeL
-from fedsim.metrics.text import TextMetric
-from fedsim.metrics.words import words
+from fedsim.metrics.text import TextMetric, words
 
 T = TypeVar("T")
 THRESHOLD = 0.25

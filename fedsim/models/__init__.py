@@ -14,8 +14,13 @@ from fedsim.models.lenet import GroupNormLeNet, LeNet
 from fedsim.models.mlp import MLP
 from fedsim.models.network import ImageNetwork
 from fedsim.models.precode import PrecodeLeNet
-from fedsim.models.resnet18 import GroupNormResNet18, ResNet18
-from fedsim.models.resnet20 import GroupNormResNet20, NormFreeResNet20, ResNet20
+from fedsim.models.resnets import (
+    GroupNormResNet18,
+    GroupNormResNet20,
+    NormFreeResNet20,
+    ResNet18,
+    ResNet20,
+)
 from fedsim.models.vit import ViT
 
 IMAGE_MODELS: dict[str, type[ImageNetwork]] = {

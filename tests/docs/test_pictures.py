@@ -5,8 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from docs.panels import chosen, panels
-from docs.pictures import THEMES, images, rounds, sentences
+from docs.pictures import THEMES, chosen, images, panels, rounds, sentences
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES, Run
 from experiments.stages.gallery import read_gallery

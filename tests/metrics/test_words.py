@@ -14,7 +14,7 @@ from fedsim.metrics.base import Examples
 from fedsim.metrics.match import Modality, align, match
 from fedsim.metrics.rouge import Rouge1, Rouge2, RougeL
 from fedsim.metrics.sentences import overlaps
-from fedsim.metrics.words import words
+from fedsim.metrics.text import words
 from fedsim.types import Batch
 from tests.metrics.scripts import SENTENCES, WORDLESS
 

@@ -8,8 +8,7 @@ from fedsim.models import IMAGE_MODELS, MODELS, TEXT_MODELS
 from fedsim.models.lenet import LeNet
 from fedsim.models.mlp import MLP
 from fedsim.models.network import ImageNetwork
-from fedsim.models.resnet18 import ResNet18
-from fedsim.models.resnet20 import ResidualBlock, ResNet20
+from fedsim.models.resnets import ResidualBlock, ResNet18, ResNet20
 from fedsim.seeds import generator
 
 CIFAR = (3, 32, 32)

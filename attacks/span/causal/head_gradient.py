@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from attacks.observed.factors import Products, Vectors
+from attacks.observed.factored import Products, Vectors
 from attacks.proofs.gradient_match import GradientMatcher
 from fedsim.models.embeddings import embedding_names
 from fedsim.types import Batch, Tensors

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.observed.factors import Products
+from attacks.observed.factored import Products
 from attacks.observed.readings import read
 from attacks.observed.spectrum import completed, spectrum
 from attacks.proofs.gradient_match import GradientMatcher

@@ -16,9 +16,8 @@ from attacks.tokens.attention_inputs import AttentionInputs
 from attacks.tokens.candidates import Candidates
 from attacks.tokens.exact_traces import Traces, read_traces
 from attacks.tokens.layout import RIGHT, Layout, batch_of, left_layouts, trailing_layouts
-from attacks.tokens.sentences import SpanSentence, grown
 from attacks.tokens.sine_descent import SineDescent
-from attacks.tokens.span_membership import SpanTest, best_test
+from attacks.tokens.span_membership import SpanSentence, SpanTest, best_test, grown
 from attacks.tokens.word_clusters import WordClusters
 from attacks.tokens.word_places import WordPlaces
 from fedsim.errors import CannotAttack

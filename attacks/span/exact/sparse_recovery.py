@@ -21,7 +21,7 @@ from attacks.tokens.candidates import start_of
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.layout import batch_of
 from attacks.tokens.pursuit import PURSUED_ROOM, Pursuit, few_rows
-from attacks.tokens.sentences import SpanSentence
+from attacks.tokens.span_membership import SpanSentence
 from attacks.tokens.subspace import Subspace
 from fedsim.knowledge import MULTIPLES
 from fedsim.models.lora import is_adapter

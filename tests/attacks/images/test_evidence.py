@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from attacks.base import Reconstruction
-from attacks.images.evidence import NOTE, SMOOTHED, guarded
 from attacks.images.image_losses import surprise
+from attacks.images.victims import NOTE, SMOOTHED, guarded
 from attacks.observed.distance import cosine_distance
 from attacks.observed.pixel_prior import PixelPrior
 from fedsim.types import Batch, Tensors

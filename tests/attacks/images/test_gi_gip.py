@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.images.evidence import NOTE, SMOOTHED
 from attacks.images.generator import (
     GENERATORS,
     Components,
@@ -26,6 +25,7 @@ from attacks.images.generator import (
 from attacks.images.gi_gip import GIGIP
 from attacks.images.image_losses import matching_loss
 from attacks.images.inverting import Inverting
+from attacks.images.victims import NOTE, SMOOTHED
 from attacks.observed.distance import cosine_distance
 from attacks.observed.replay import replay
 from fedsim.errors import CannotAttack

@@ -11,8 +11,8 @@ import torch
 from attacks.base import Job
 from attacks.images.bayes import Bayes
 from attacks.images.unrolled import Arrangement, likely_arrangements
+from attacks.observed.local_steps import SimulatedSteps
 from attacks.observed.replay import replay
-from attacks.observed.simulated_steps import SimulatedSteps
 from fedsim.config.federation import FederationConfig
 from fedsim.defenses.chain import Chain
 from fedsim.local.client import LocalClient

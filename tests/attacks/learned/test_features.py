@@ -15,7 +15,7 @@ from attacks.learned.features import (
     head_input,
     tensor_weights,
 )
-from attacks.learned.gradients import group_gradients
+from attacks.learned.simulated_client import group_gradients
 from attacks.observed.labels import find_head
 from attacks.observed.replay import Replay, replay
 from fedsim.store.capture import Observation

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from attacks.learned import gradients as module
-from attacks.learned.gradients import Gradients, group_gradients, looped_gradients
+from attacks.learned import simulated_client as module
+from attacks.learned.simulated_client import Gradients, group_gradients, looped_gradients
 from attacks.observed.replay import Replay, replay
 from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.learned import inverter_training, simulated_updates
+from attacks.learned import inverter_training
 from attacks.learned.inverter import Pixels, TokenOutput, assigned, words_of
+from attacks.learned.inverter_training import SimulatedUpdates
 from attacks.learned.lti import LTI
 from attacks.learned.simulated_client import SimulatedClient
-from attacks.learned.simulated_updates import SimulatedUpdates
 from attacks.observed.replay import observed_gradient
 from attacks.prior_only import PriorOnly
 from attacks.scheduling.jobs import plan
@@ -79,7 +79,7 @@ def test_what_is_kept_is_what_would_be_computed_anew(
     description = described(task, seen, 2)
     groups = torch.tensor([[4, 9], [0, 3]])
     updates = SimulatedUpdates(description, rows[:20], rng())
-    monkeypatch.setattr(simulated_updates, "MEMORY", 0)
+    monkeypatch.setattr(inverter_training, "MEMORY", 0)
     anew = SimulatedUpdates(description, rows[:20], rng())
     assert updates.linear is not None
     assert anew.linear is None
@@ -100,7 +100,7 @@ def test_updates_of_a_large_network_are_simulated_few_at_a_time(
         return linear(self, batch, draw)
 
     monkeypatch.setattr(SimulatedClient, "linear", counted)
-    monkeypatch.setattr(simulated_updates, "_SLICE_BYTES", 12 * description.coordinates.count)
+    monkeypatch.setattr(inverter_training, "_SLICE_BYTES", 12 * description.coordinates.count)
     few = SimulatedUpdates(description, rows[:20], rng())
     assert sizes[-7:] == [3] * 6 + [2]
     assert few.finished is not None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.learned.inverter import Pixels
-from attacks.learned.regression import RidgeRegression
+from attacks.learned.learner import RidgeRegression
 from attacks.learned.ridge import Ridge
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge

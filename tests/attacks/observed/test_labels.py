@@ -13,13 +13,7 @@ from torch import nn
 import fedsim
 from attacks.base import Job
 from attacks.observed.known_labels import known_labels
-from attacks.observed.labels import (
-    DUMMIES,
-    count_labels,
-    find_head,
-    infer_label,
-    round_counts,
-)
+from attacks.observed.labels import DUMMIES, count_labels, find_head, infer_label, round_counts
 from experiments.captures.update import Update
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack

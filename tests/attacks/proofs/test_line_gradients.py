@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attacks.observed.factors import Vectors
+from attacks.observed.factored import Vectors
 from attacks.proofs.line_gradients import entries, products
 
 

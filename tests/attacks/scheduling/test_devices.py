@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from attacks.base import Attack, Job
+from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import Demand, JobSpec, settled
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import GpuLost, run_job
 from experiments.console import Console
 from experiments.stages.attack import Attackers

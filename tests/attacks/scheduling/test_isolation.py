@@ -18,10 +18,10 @@ import torch
 
 from attacks import ATTACKS, attack_classes, attacks_for
 from attacks.scheduling import isolation
+from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import Demand, JobSpec, plan
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.pool import RayPool
-from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job
 from experiments.plan.config import ExperimentConfig, Plan, parse_experiment
 from experiments.plan.entries import entries

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import Demand, Event, JobSpec, settled
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.prepared import PreparedRecord
-from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job, thin
 from fedsim.errors import ConfigError
 from fedsim.records import JobRecord

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import JobSpec
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job
 from fedsim.api.ledger import LedgerRow, read_ledger
 from fedsim.errors import ConfigError, StoreError
@@ -159,7 +159,7 @@ import pickle, sys
 from pathlib import Path
 from attacks.scheduling import isolation
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.serial import run_serial
+from attacks.scheduling.isolation import run_serial
 isolation.is_foreign = lambda spec: False  # so that it kills the command
 with Ledger(Path(sys.argv[1])) as ledger:
     run_serial(pickle.loads(Path(sys.argv[2]).read_bytes()), ledger)

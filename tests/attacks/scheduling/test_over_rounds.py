@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import JobSpec
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job
 from fedsim.store.capture import CaptureKey, CaptureStore
 from fedsim.store.files import load_tensors

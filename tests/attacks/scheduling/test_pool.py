@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from attacks.scheduling.cluster import start_ray
+from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import Demand, Event, JobSpec, Progress, give_up
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.pool import RayPool
-from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job
 from fedsim.api.ledger import read_ledger
 from fedsim.errors import ConfigError

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from attacks.base import Attack, Reconstruction
+from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import JobSpec, settled
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import HALVED, run_job
 from fedsim.errors import StoreError, Terminated
 from fedsim.records import JobRecord

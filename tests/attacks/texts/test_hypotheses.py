@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.texts.hypotheses import Hypothesis, hypotheses
+from attacks.texts.text_group import Hypothesis, hypotheses
 from fedsim.knowledge import Knowledge
 from fedsim.store.capture import Observation
 from fedsim.types import Batch

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import Demand, plan
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.serial import run_serial
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
 from experiments.plan.levels import level_of

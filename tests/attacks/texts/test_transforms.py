@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from attacks.texts.transforms import transforms
+from attacks.texts.text_search import transforms
 
 
 def orders(first: int, last: int, total: int, count: int = 60, seed: int = 0) -> list[list[int]]:

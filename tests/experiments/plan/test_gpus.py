@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from experiments.invocation import Invocation
+from experiments.invocation import Invocation, check_gpus
 from experiments.plan.config import parse_experiment
-from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError
 from fedsim.records import SimulationRecord
 from fedsim.store.files import write_json

@@ -8,8 +8,7 @@ import torch
 from attacks.base import Job
 from attacks.engine.beam import Prefixes
 from attacks.proofs.gradient_match import GradientMatcher
-from attacks.span.causal.likelihood_growth import LikelihoodGrowth
-from attacks.span.causal.text_covariance import TextCovariance, white_noise
+from attacks.span.causal.likelihood_growth import LikelihoodGrowth, TextCovariance, white_noise
 from attacks.span.causal.tree import Tree, sampled
 from attacks.span.span import Span
 from attacks.tokens.attacked_model import AttackedModel
