@@ -20,7 +20,7 @@ from typing import Any
 
 from docs.measured import RESULTS, Columns, ResultFile, Row, read, significant
 from docs.sources import JOBS, refusal
-from docs.values import Value, derived, jobs, values
+from docs.values import LABELS, Value, derived, jobs, values
 from experiments.plan.config import shipped
 from experiments.plan.folder import Run
 from experiments.preview.catalog import opening
@@ -30,7 +30,6 @@ from fedsim.store.files import read_json, write_bytes
 CLOCK = "cpu-seconds.json"
 UNTIMED = "CPU time is recorded by make results alone"
 _DIGITS = {"dB": 1, "squared pixel": 4, "perplexity": 0}
-_LABELS = ("data", "model", "protocol", "setting", "defense", "attack", "probe")
 _SILENT = re.compile(r" --(json|quiet)\b| --(out|engine|workers) \S+")
 
 
@@ -115,7 +114,7 @@ def _numbered(runs: Iterable[Iterable[Value]]) -> list[Value]:
 
 def _tabulated(measured: Sequence[Value]) -> tuple[list[Row], Columns]:
     """A row for each value, with its source; labels that never differ name no line."""
-    varied = tuple(key for key in _LABELS if len({value.labels[key] for value in measured}) > 1)
+    varied = tuple(key for key in LABELS if len({value.labels[key] for value in measured}) > 1)
     lines = varied or ("attack",)
     rows = []
     for value in measured:

@@ -21,9 +21,13 @@ from experiments.report.naming import attack_label, attack_name, named_place, un
 from experiments.stages.search_errors import read_searches
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import settings, title, told_apart
+from fedsim.config.cell import CellConfig
 from fedsim.metrics import METRICS
 from fedsim.records import STATUSES
 from fedsim.store.files import read_record, read_text
+
+LABELS = ("data", "model", "protocol", "setting", "defense", "attack", "probe")
+"""Of each value, from the widest; a table names those that differ."""
 
 
 class Value(NamedTuple):
@@ -138,16 +142,8 @@ def _audited(run: Run) -> Iterator[Value]:
     path = run.root / "audit.json"
     configs = {cell.name: cell.config for cell in run.cells}
     for row in read_record(path, AuditRecord).rows if path.exists() else ():
-        config = configs[row.cell]
-        labels = {
-            "data": config.task.dataset,
-            "model": config.task.model,
-            "protocol": title(config.federation.protocol),
-            "setting": "",
-            "defense": defense_name(row.defense, row.defense_options),
-            "attack": "canaries",
-            "probe": "none",
-        }
+        defense = defense_name(row.defense, row.defense_options)
+        labels = _labels_in(configs[row.cell], "", defense, "canaries")
         bounds = {
             "at least": row.lower,
             "at least, any mechanism": row.any_mechanism,
@@ -165,16 +161,9 @@ def _searched(run: Run) -> Iterator[Value]:
     where = settings(cells, {cell.name: cell.experiment.name for cell in run.cells})
     searches = read_searches(run.root)
     for search in searches:
-        task = cells[search.cell].task
-        labels = {
-            "data": task.dataset,
-            "model": task.model,
-            "protocol": title(cells[search.cell].federation.protocol),
-            "setting": where[search.cell],
-            "defense": defense_name(search.defense, search.defense_options),
-            "attack": told_apart(search.attacker, [each.attacker for each in searches]),
-            "probe": "none",
-        }
+        defense = defense_name(search.defense, search.defense_options)
+        attack = told_apart(search.attacker, [each.attacker for each in searches])
+        labels = _labels_in(cells[search.cell], where[search.cell], defense, attack)
         n = search.missed
         if search.excess is not None:
             yield Value(labels, "search errors", "of n", n, search.errors / n, None, None)
@@ -205,16 +194,15 @@ def _paired(side: Side, metric: str) -> Iterator[Value]:
 
 
 def _labels(section: TaskFindings, place: DefenseInSetting, attack: str) -> dict[str, str]:
-    setting, defense = named_place(place)
-    return {
-        "data": section.dataset,
-        "model": section.model,
-        "protocol": title(section.protocol),
-        "setting": setting,
-        "defense": defense,
-        "attack": attack,
-        "probe": "none",
-    }
+    where = (section.dataset, section.model, title(section.protocol), *named_place(place))
+    return dict(zip(LABELS, (*where, attack, "none"), strict=True))
+
+
+def _labels_in(config: CellConfig, setting: str, defense: str, attack: str) -> dict[str, str]:
+    """Of what belongs to a cell and no section of the report."""
+    protocol = title(config.federation.protocol)
+    where = (config.task.dataset, config.task.model, protocol, setting, defense)
+    return dict(zip(LABELS, (*where, attack, "none"), strict=True))
 
 
 def _inferred(run: Run) -> Iterator[Value]:
@@ -223,19 +211,9 @@ def _inferred(run: Run) -> Iterator[Value]:
     where = settings(cells, {cell.name: cell.experiment.name for cell in run.cells})
     configs = {where[name]: config for name, config in cells.items()}
     for finding in inferred(run.membership, where, cells):
-        task, when = (
-            configs[finding.setting].task,
-            f", round {finding.round}" if finding.round else "",
-        )
-        labels = {
-            "data": task.dataset,
-            "model": task.model,
-            "protocol": title(configs[finding.setting].federation.protocol),
-            "setting": finding.setting,
-            "defense": finding.defense,
-            "attack": f"{finding.attack}; {finding.control}",
-            "probe": "none",
-        }
+        attack = f"{finding.attack}; {finding.control}"
+        config, when = configs[finding.setting], f", round {finding.round}" * bool(finding.round)
+        labels = _labels_in(config, finding.setting, finding.defense, attack)
         measure = f"{INFERRED[finding.metric]}{when}"
         ends = (finding.low, finding.high) if finding.clients > 1 else (None, None)
         yield Value(labels, measure, "1", finding.n, finding.mean, *ends)

@@ -17,7 +17,7 @@ from experiments.captures.update import Update
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer
 from fedsim.tasks.given import task_of
-from tests.tasks.test_rebuilt import LOADERS, gradient, network, same
+from tests.tasks.test_given_transformer import LOADERS, gradient, network, same
 
 TEXTS = "language-modelling"
 
