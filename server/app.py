@@ -29,8 +29,7 @@ from fedsim.data.partition import partition
 from fedsim.process import one_thread
 from fedsim.records import TRAINING, SimulationRecord, TrainingRecord, UtilityPoint
 from fedsim.store.capture import batch_tensors
-from fedsim.store.files import read_record, save_tensors, write_json
-from fedsim.store.manifest import hashes
+from fedsim.store.files import hashes, read_record, save_tensors, write_json
 from fedsim.tasks import initial_weights, save_task
 from fedsim.tasks.base import Task
 from fedsim.types import Batch

@@ -15,8 +15,7 @@ from attacks.observed.declared import declared_training
 from attacks.proofs.verdict import Proof, compare
 from attacks.tokens.layout import batch_of
 from fedsim.defenses.chain import Chain
-from fedsim.local.client import LocalClient
-from fedsim.local.gradients import mean_gradient
+from fedsim.local.client import LocalClient, mean_gradient
 from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask

@@ -21,16 +21,14 @@ from experiments.captures.saving import save_capture
 from experiments.plan.cells import Cell
 from experiments.plan.config import AttackStage, ExperimentConfig, Plan
 from experiments.plan.folder import Run
-from fedsim.config.cell import TaskConfig
+from fedsim.config.cell import ServerKnows, TaskConfig
 from fedsim.config.federation import FederationConfig
-from fedsim.config.server_knows import ServerKnows
 from fedsim.errors import ConfigError, StoreError
 from fedsim.knowledge import FACTS, Knowledge
 from fedsim.metrics import METRICS
 from fedsim.records import SimulationRecord
 from fedsim.store.capture import CaptureStore, client_of
-from fedsim.store.files import Sealed, digest, read_record, write_json
-from fedsim.store.manifest import hashes
+from fedsim.store.files import Sealed, digest, hashes, read_record, write_json
 from fedsim.store.plain_files import make_private
 from fedsim.tasks import save_task
 

@@ -26,12 +26,12 @@ from fedsim.config.cell import (
     CandidatesConfig,
     CaptureConfig,
     ProbesConfig,
+    ServerKnows,
     TaskConfig,
 )
 from fedsim.config.federation import FederationConfig
 from fedsim.config.named_code import allow
 from fedsim.config.section import ConfigSection
-from fedsim.config.server_knows import ServerKnows
 from fedsim.config.toml_source import check_values, read_toml
 from fedsim.errors import ConfigError, ConfigErrors
 

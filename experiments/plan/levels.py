@@ -35,9 +35,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from experiments.plan.overrides import set_value
-from fedsim.config.cell import CaptureConfig, CellConfig
+from fedsim.config.cell import CaptureConfig, CellConfig, ServerKnows
 from fedsim.config.federation import FederationConfig
-from fedsim.config.server_knows import ServerKnows
 from fedsim.errors import ConfigError
 
 Level: TypeAlias = Literal["L1", "L2", "L3", "L4"]

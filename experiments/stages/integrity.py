@@ -6,8 +6,7 @@ from pathlib import Path
 
 from experiments.plan.cells import Cell
 from fedsim.records import SimulationRecord
-from fedsim.store.files import read_record, write_json
-from fedsim.store.manifest import check_hashes, hashes
+from fedsim.store.files import check_hashes, hashes, read_record, write_json
 
 
 def seal_truth(cell: Cell) -> None:

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
-from experiments.stages.controls import controls
 from experiments.stages.donors import Donor
-from experiments.stages.score import Scorer
+from experiments.stages.score import Scorer, controls
 from fedsim.api.guesses import read_scores
 from fedsim.api.victims import Victims
 from fedsim.records import FRESH_ROW, UNSCORED, JobRecord, ScoreRow

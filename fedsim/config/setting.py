@@ -7,8 +7,7 @@ from functools import lru_cache
 
 from fedsim.config.cell import CellConfig, FilterConfig, TaskConfig
 from fedsim.config.named_code import is_named
-from fedsim.data.filters import NO_FILTER, Criterion, Filter
-from fedsim.data.holdings import Holdings, Modality, load_holdings
+from fedsim.data.holdings import NO_FILTER, Criterion, Filter, Holdings, Modality, load_holdings
 from fedsim.errors import ConfigError
 from fedsim.models import transformer
 from fedsim.tasks import make_task, task_kind

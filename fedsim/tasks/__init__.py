@@ -11,8 +11,7 @@ from fedsim.config.cell import KINDS, TaskConfig, TaskKind
 from fedsim.config.named_code import is_allowed, is_named, named_function
 from fedsim.errors import ConfigError, StoreError
 from fedsim.models import IMAGE_MODELS, families, is_image_model, transformer
-from fedsim.store.files import read_json, read_record, write_json
-from fedsim.store.manifest import check_hashes, hashes
+from fedsim.store.files import check_hashes, hashes, read_json, read_record, write_json
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.given import task_of
 from fedsim.tasks.given_transformer import as_given

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-import fedsim.local.gradients
+import fedsim.local.client
 from attacks import ATTACKS
 from attacks.base import Attack, Job
 from attacks.observed.declared import declared_training
@@ -52,7 +52,7 @@ class Later(FederationConfig):
 @pytest.fixture(autouse=True)
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of the later version."""
-    plain = fedsim.local.gradients._gradient
+    plain = fedsim.local.client._gradient
 
     def gradient(
         task: Task, config: FederationConfig, model: nn.Module, batch: Batch
@@ -62,7 +62,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
             return found, loss
         return {k: v.sign() * v.abs().sqrt() for k, v in found.items()}, loss
 
-    monkeypatch.setattr(fedsim.local.gradients, "_gradient", gradient)
+    monkeypatch.setattr(fedsim.local.client, "_gradient", gradient)
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from clients.probes import Probe, make_probes
-from fedsim.config.cell import CaptureConfig, CellConfig, ProbesConfig, TaskConfig
+from fedsim.config.cell import CaptureConfig, CellConfig, ProbesConfig, ServerKnows, TaskConfig
 from fedsim.config.federation import FederationConfig
-from fedsim.config.server_knows import ServerKnows
 from fedsim.data.holdings import Holdings
 from fedsim.errors import ConfigError
 from fedsim.local.steps import schedule

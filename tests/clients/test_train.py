@@ -13,7 +13,7 @@ from clients.updates import LocalUpdate
 from fedsim.config.cell import TaskConfig
 from fedsim.config.federation import FederationConfig
 from fedsim.defenses import build_chain
-from fedsim.local.gradients import smoothed
+from fedsim.local.client import smoothed
 from fedsim.seeds import generator
 from fedsim.tasks import initial_weights, make_task
 from fedsim.types import Rows, Tensors

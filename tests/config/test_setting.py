@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedsim.config.cell import AuxiliaryConfig, CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.cell import AuxiliaryConfig, CaptureConfig, CellConfig, ServerKnows, TaskConfig
 from fedsim.config.federation import FederationConfig
-from fedsim.config.server_knows import ServerKnows
 from fedsim.config.setting import Setting, _apart, load_setting, make_filter
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError

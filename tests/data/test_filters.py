@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from fedsim.data.filters import NO_FILTER, Criterion, Filter, split_sentences
+from fedsim.data.holdings import NO_FILTER, Criterion, Filter, split_sentences
 from fedsim.errors import ConfigError
 from fedsim.types import Rows
 

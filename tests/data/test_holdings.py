@@ -9,8 +9,7 @@ import pytest
 from torch import Tensor
 
 from fedsim.config.cell import CellConfig
-from fedsim.data.filters import Filter
-from fedsim.data.holdings import Holdings, is_same, load_holdings
+from fedsim.data.holdings import Filter, Holdings, is_same, load_holdings
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.types import Rows

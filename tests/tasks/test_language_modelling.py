@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedsim.config.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.cell import CaptureConfig, CellConfig, ServerKnows, TaskConfig
 from fedsim.config.federation import FederationConfig
-from fedsim.config.server_knows import ServerKnows
 from fedsim.config.setting import Setting, load_setting
 from fedsim.errors import ConfigError
 from fedsim.tasks.language_modelling import LanguageModelling

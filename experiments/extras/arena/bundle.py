@@ -9,8 +9,7 @@ from pathlib import Path
 from experiments.extras.arena.records import BUNDLE, Bundle
 from fedsim.errors import ConfigError
 from fedsim.store.capture import CaptureStore
-from fedsim.store.files import read_record
-from fedsim.store.manifest import check_hashes
+from fedsim.store.files import check_hashes, read_record
 from fedsim.store.plain_files import check_folder, digest_plain
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task

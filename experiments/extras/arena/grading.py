@@ -35,8 +35,14 @@ from fedsim.api.calls import (
 from fedsim.errors import ConfigError, StoreError
 from fedsim.records import FRESH_ROW, OTHER_CLIENT, PRIOR_ONLY, JobRecord, Modality, ScoreRow
 from fedsim.store.capture import CaptureKey
-from fedsim.store.files import copy_files, load_tensors, read_record, save_tensors, write_json
-from fedsim.store.manifest import check_hashes
+from fedsim.store.files import (
+    check_hashes,
+    copy_files,
+    load_tensors,
+    read_record,
+    save_tensors,
+    write_json,
+)
 from fedsim.store.plain_files import check_folder, digest_plain
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task

@@ -23,8 +23,7 @@ from fedsim.errors import ConfigError
 from fedsim.records import MAIN, PRIOR_ONLY
 from fedsim.seeds import SECRET_BITS
 from fedsim.store.capture import CaptureStore
-from fedsim.store.files import copy_files, read_bytes, read_record, write_bytes, write_json
-from fedsim.store.manifest import hashes
+from fedsim.store.files import copy_files, hashes, read_bytes, read_record, write_bytes, write_json
 from fedsim.store.plain_files import check_folder, digest_plain, make_private
 from fedsim.tasks import load_task
 

@@ -20,8 +20,7 @@ from fedsim.api.calls import attack_captures, named_attack
 from fedsim.config.build import explain, options_of
 from fedsim.errors import ConfigError
 from fedsim.records import JobRecord
-from fedsim.store.files import copy_files, digest, load_tensors, save_tensors, write_json
-from fedsim.store.manifest import hashes
+from fedsim.store.files import copy_files, digest, hashes, load_tensors, save_tensors, write_json
 from fedsim.store.plain_files import digest_plain
 from fedsim.types import Tensors
 from fedsim.visible import say

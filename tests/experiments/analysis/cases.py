@@ -7,9 +7,8 @@ from typing import Any
 
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.summary import summarise
-from fedsim.config.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.cell import CaptureConfig, CellConfig, ServerKnows, TaskConfig
 from fedsim.config.federation import FederationConfig
-from fedsim.config.server_knows import ServerKnows
 from fedsim.records import ScoreRow, UtilityRow
 
 ROW = ScoreRow(

@@ -12,9 +12,8 @@ from attacks.membership.membership import Membership
 from experiments.analysis.membership import Finding, by_ranks, inferred
 from experiments.analysis.statistics import mean
 from experiments.stages.membership import ranked
-from fedsim.config.cell import CandidatesConfig, CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.cell import CandidatesConfig, CaptureConfig, CellConfig, ServerKnows, TaskConfig
 from fedsim.config.federation import FederationConfig
-from fedsim.config.server_knows import ServerKnows
 from fedsim.knowledge import Knowledge
 from fedsim.records import ScoreRow
 from fedsim.store.capture import CaptureKey, Observation

@@ -13,8 +13,7 @@ from fedsim.config.federation import FederationConfig
 from fedsim.errors import StoreError
 from fedsim.records import SimulationRecord
 from fedsim.store.capture import CaptureKey, CaptureRecord
-from fedsim.store.files import read_record, save_tensors, write_json
-from fedsim.store.manifest import hashes
+from fedsim.store.files import hashes, read_record, save_tensors, write_json
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 from tests.apps.cases import IMAGES, TEXT, Make, simulate

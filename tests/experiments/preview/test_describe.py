@@ -17,10 +17,10 @@ from fedsim.config.cell import (
     CaptureConfig,
     FilterConfig,
     ProbesConfig,
+    ServerKnows,
     TaskConfig,
 )
 from fedsim.config.federation import FederationConfig
-from fedsim.config.server_knows import ServerKnows
 from fedsim.defenses import DEFENSES
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsim.config.cell import AuxiliaryConfig, CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.cell import AuxiliaryConfig, CaptureConfig, CellConfig, ServerKnows, TaskConfig
 from fedsim.config.federation import FederationConfig
-from fedsim.config.server_knows import ServerKnows
 
 DEFENSES: list[tuple[str, dict[str, Any]]] = [
     ("none", {}),

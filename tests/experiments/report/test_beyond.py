@@ -8,9 +8,8 @@ from experiments.bounds.audit import AuditRow
 from experiments.report.beyond import beyond
 from experiments.report.run_results import RunResults
 from experiments.report.tables import Number
-from fedsim.config.cell import CandidatesConfig, CaptureConfig, CellConfig, TaskConfig
+from fedsim.config.cell import CandidatesConfig, CaptureConfig, CellConfig, ServerKnows, TaskConfig
 from fedsim.config.federation import FederationConfig
-from fedsim.config.server_knows import ServerKnows
 from fedsim.records import ScoreRow
 from tests.experiments.analysis.membership_rows import row
 from tests.experiments.report.cases import results_of

@@ -12,8 +12,8 @@ import torch
 
 from experiments.pipeline import execute
 from experiments.stages.attack import jobs
-from experiments.stages.controls import guessed_for_others, nearest_for_others
 from experiments.stages.donors import Donor, Facts, donors
+from experiments.stages.score import guessed_for_others, nearest_for_others
 from fedsim.knowledge import Knowledge
 from fedsim.metrics.tokens import Tokens
 from fedsim.records import OTHER_CLIENT, OTHER_CLIENTS, SECOND_CLIENT, ScoreRow

@@ -20,8 +20,7 @@ from experiments.plan.config import Plan, parse_experiment
 from fedsim.api import Run
 from fedsim.data.splits import Split
 from fedsim.errors import StoreError
-from fedsim.store.files import read_record, save_tensors, write_json
-from fedsim.store.manifest import hashes
+from fedsim.store.files import hashes, read_record, save_tensors, write_json
 from fedsim.types import Tensors
 from tests.apps.cases import TEXT, Make, files_of, simulate
 from tests.experiments.extras.arena.cases import TEXTS
