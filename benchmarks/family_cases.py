@@ -125,7 +125,7 @@ class FamilyCase:
     def capture(self, rows: Sequence[int], *, frozen: bool = False) -> tuple[Observation, Batch]:
         """The gradient of these rows as the server sees it, without embeddings if ``frozen``."""
         network = self.task.model(self.sent)
-        if self.task.spec.lora is not None:
+        if self.task.spec.adapters is not None:
             adapted = self.task.build()
             trained = {name for name, own in adapted.named_parameters() if own.requires_grad}
             for name, own in network.named_parameters():

@@ -34,7 +34,7 @@ BORDERS = {
     "datasets": {
         "fedsim/data/tables.py",
     },
-    "peft": {"fedsim/models/lora.py"},
+    "peft": {"fedsim/models/adapters.py", "fedsim/models/prompts.py"},
     "pickle": set[str](),
     "dill": set[str](),
     "cloudpickle": set[str](),

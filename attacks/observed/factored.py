@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn.functional import one_hot
 from attacks.observed.replay import Replay
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.layers import is_norm, is_transposed, normalised
+from fedsim.models.prompts import is_prompt
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -34,12 +36,27 @@ class _Call:
     output: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class _Direct:
+    """A parameter whose gradient is a sum of slopes at ``value``.
+
+    Attributes:
+        name: of virtual tokens, whose every text has a copy; or of the factors of IA3.
+        factors: those of IA3, by which ``value`` is multiplied; None of virtual tokens.
+    """
+
+    name: str
+    value: Tensor
+    factors: Tensor | None
+
+
 class Factored:
     """The gradient of the loss as a function of word embeddings instead of tokens.
 
-    It covers linear layers, norms and all embedding tables but that of the words, in which a guess
-    that is not a token has no row. Layers of other types are left out, and so are dead parameters,
-    whose gradient is zero for analytical reasons, such as the bias of attention keys.
+    It covers linear layers, norms, virtual tokens, factors of IA3 and all embedding tables but that
+    of the words, in which a guess that is not a token has no row. Layers of other types are left
+    out, and so are dead parameters, whose gradient is zero for analytical reasons, such as the bias
+    of attention keys.
 
     Attributes:
         names: names of the parameters whose gradient it returns.
@@ -63,11 +80,16 @@ class Factored:
         }
         self._inputs: Tensor | None = None
         self._calls: list[_Call] = []
+        self._direct: list[_Direct] = []
         self._others: set[nn.Module] = set()
         self._positions: dict[str, Tensor] = {}
         word = self._words()
         word.register_forward_hook(lambda *_: self._inputs)
         for module in self.network.modules():
+            factors: Any = getattr(module, "ia3_l", None)
+            if name := self._names.get((factors, "default")):
+                inner: Any = module.base_layer
+                inner.register_forward_hook(partial(self._note_scaled, module, name))
             if isinstance(module, nn.Embedding) and module is not word:
                 module.register_forward_hook(self._note_table, with_kwargs=True)
             elif isinstance(module, nn.Linear) or is_transposed(module) or is_norm(module):
@@ -85,21 +107,36 @@ class Factored:
         else:  # all lanes share this use, as of DeBERTa's table of distances
             self._others.add(module)
 
+    def _note_scaled(
+        self, layer: nn.Module, name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> None:
+        if self._inputs is not None:
+            scaling: Any = layer
+            value = inputs[0] if scaling.is_feedforward else output
+            self._direct.append(_Direct(name, value, scaling.ia3_l["default"].flatten()))
+
     def _note_table(
         self,
         module: nn.Module,
         inputs: tuple[Tensor, ...],
         options: dict[str, Tensor],
         output: Tensor,
-    ) -> None:
+    ) -> Tensor | None:
+        name = self._names.get((module, "weight"))
+        if self._inputs is not None and name and is_prompt(name):
+            # Each lane has a copy, whose slopes are its own.
+            copy = output if output.requires_grad else output.detach().requires_grad_()
+            self._direct.append(_Direct(name, copy, None))
+            return copy
         # Only those embedding layers matter whose output is added to that of the words.
         if self._inputs is None or output.shape[-2:] != self._inputs.shape[-2:]:
-            return
-        if name := self._names.get((module, "weight")):
+            return None
+        if name:
             places = options.get("position_ids")
             self._positions[name] = (
                 inputs[0] if places is None else places + cast(Any, module).offset
             )
+        return None
 
     def _living(self) -> frozenset[str]:
         """Names of the parameters whose gradient at a random input exceeds rounding."""
@@ -158,12 +195,16 @@ class Factored:
         else:
             loss = self.task.functional_loss(self.network, parameters, batch) * lanes
         self._inputs, calls, self._calls = None, self._calls, []
-        slopes = torch.autograd.grad(
-            loss, [inputs, *(call.output for call in calls)], create_graph=create_graph
-        )
+        direct, self._direct = self._direct, []
+        asked = [inputs, *(call.output for call in calls), *(each.value for each in direct)]
+        slopes = torch.autograd.grad(loss, asked, create_graph=create_graph)
         if not create_graph:
             calls = [replace(call, inputs=call.inputs.detach()) for call in calls]
-        groups = self._layers(calls, slopes[1:], lanes)
+            direct = [replace(each, value=each.value.detach()) for each in direct]
+        groups = self._layers(calls, slopes[1 : 1 + len(calls)], lanes)
+        for each, at in zip(direct, slopes[1 + len(calls) :], strict=True):
+            own = at if each.factors is None else (at * each.value).sum(1) / each.factors
+            groups.append(Vectors((each.name,), own.reshape(lanes, examples, -1).sum(1)[None]))
         slope = slopes[0].reshape(guess.shape)
         groups += self._tables(slope)
         if words is not None:

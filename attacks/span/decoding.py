@@ -20,7 +20,7 @@ from attacks.tokens.soft_traces import SoftTraces, soft_traces
 from attacks.tokens.table_rows import TableRows, table_rows
 from attacks.tokens.word_posterior import likely_words, note_of
 from fedsim.errors import CannotAttack
-from fedsim.models.lora import is_adapter
+from fedsim.models.adapters import is_adapter
 from fedsim.records import Certificate
 
 _HIDDEN = (
@@ -44,6 +44,8 @@ def decodable(model: AttackedModel) -> bool:
     """Whether a layer before any attention, or its adapters, sent a gradient that can be read."""
     if model.task.spec.target != "class":
         return False
+    if model.unspanned:
+        return causal.grows(model.task)
     try:
         layer = model.layers.tokens
     except CannotAttack:
@@ -82,6 +84,8 @@ class LikelihoodSearch:
         observation, task = self.model.observation, self.model.task
         if task.spec.target != "class":  # a guess needs one, to compare its gradient
             return None
+        if self.model.unspanned and causal.grows(task):
+            return self._grown()
         traces = soft_traces(self.model)
         tables = None if traces.layers.causal else table_rows(self.model)
         if not traces.shown and tables is None:
@@ -115,6 +119,20 @@ class LikelihoodSearch:
             confidence=(level,) * len(lines),
             expired=self.job.expired,
             note="; ".join(filter(None, notes)),
+        )
+
+    def _grown(self) -> Reconstruction:
+        """Of an update that holds no layer's inputs: sentences grown by all of it."""
+        observation, task = self.model.observation, self.model.task
+        lines = causal.grown(self.model, self.rng, self.job)
+        level: Certificate = "guess"
+        if len(lines) == (observation.knowledge.num_examples or 1) and not self.job.expired:
+            level = support(observation, task, self.model.network, lines, [-1] * len(lines))
+        return Reconstruction(
+            batch_of(lines, task, [-1] * len(lines)),
+            confidence=(level,) * len(lines),
+            expired=self.job.expired,
+            note=f"grown by the whole gradient, of {self.model.unspanned}",
         )
 
     def _guesses(

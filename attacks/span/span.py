@@ -189,6 +189,8 @@ class Span(Attack):
 
     def _search(self, model: AttackedModel, rng: torch.Generator, job: Job) -> Reconstruction:
         search, exact = ExactSearch(model, rng, job), None
+        if model.unspanned and (guess := LikelihoodSearch(model, rng, job).run()):
+            return guess
         try:
             exact = search.run()
         except CannotAttack as error:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.tokens.subspace import EQUAL_RANK, Subspace, rounding, span
-from fedsim.models.lora import is_adapter, is_second_factor, second_factor
+from fedsim.models.adapters import is_adapter, is_second_factor, second_factor
 from fedsim.store.capture import Observation
 
 _ALONE = ", so that A x alone leaks, through dL/dB"

@@ -18,7 +18,10 @@ from attacks.observed.word_rows import (
 )
 from attacks.tokens.first_layers import FirstLayers
 from fedsim.errors import CannotAttack
+from fedsim.models.adapters import HEADS
 from fedsim.models.embeddings import Embeddings, embedding_names
+from fedsim.models.layers import is_norm
+from fedsim.models.prompts import is_prompt
 from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
@@ -87,12 +90,28 @@ class AttackedModel:
         return embedding_names(self.network)
 
     @cached_property
+    def unspanned(self) -> str:
+        """What was sent, if it holds the inputs of no layer; empty if some tensor may."""
+        tables = {self.embeddings.word, self.embeddings.position}
+        kinds = {
+            _kind(name, self.network) for name in self.observation.received if name not in tables
+        }
+        tells = "" in kinds or tables & self.observation.received.keys()
+        return "" if tells else " and ".join(sorted(kinds))
+
+    @cached_property
     def layers(self) -> FirstLayers:
         """The first two blocks, with all places that a text may have.
 
         Raises:
-            CannotAttack: the network has no attention over linear layers.
+            CannotAttack: the network has no attention over linear layers, or none was sent.
         """
+        if self.unspanned:
+            raise CannotAttack(
+                f"{self.unspanned} alone were sent, which are sums over all words: they hold the "
+                "inputs of no layer",
+                "Choose 'lamp', which compares whole gradients.",
+            )
         words = self.vocabulary(rows=False)
         learned = self.embeddings.position is not None
         length = self.task.most_tokens if learned else self.task.max_length
@@ -157,6 +176,19 @@ class AttackedModel:
             return None
         ids = standing_out(words, noise_variance(words))
         return ids if least <= len(ids) <= most else None
+
+
+def _kind(name: str, network: nn.Module) -> str:
+    """Of a parameter that holds no layer's inputs; empty of one that may."""
+    module, _, part = name.rpartition(".")
+    if is_prompt(name):
+        return "virtual tokens"
+    if ".ia3_l." in name:
+        return "factors of IA3"
+    if module.split(".")[0] in HEADS:
+        return "the head"
+    owner = dict(network.named_modules()).get(module)
+    return "biases" if part == "bias" else "norms" if owner and is_norm(owner) else ""
 
 
 def shows_absence(table: Tensor) -> bool:

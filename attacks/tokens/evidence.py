@@ -13,7 +13,7 @@ from attacks.observed.readings import Reading, read
 from attacks.observed.spectrum import Spectrum, completed, spectrum
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.first_layers import Layer
-from fedsim.models.lora import is_adapter, second_factor
+from fedsim.models.adapters import is_adapter, second_factor
 
 _LEAST_SPREAD = 0.1  # smallest spread of a statistic of false tokens
 _LEAST_TRUE_SPREAD = 0.15  # smallest spread of a statistic of true tokens

@@ -18,8 +18,8 @@ from attacks.tokens.segments import Segments, type_table, types_by_place
 from attacks.tokens.subspace import Subspace, rounding, span
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import MULTIPLES
+from fedsim.models.adapters import is_adapter, second_factor
 from fedsim.models.embeddings import embedding_names
-from fedsim.models.lora import is_adapter, second_factor
 
 
 @dataclass(frozen=True)

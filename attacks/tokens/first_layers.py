@@ -19,9 +19,9 @@ from attacks.observed.calls import inputs_of
 from attacks.tokens.segments import Segments
 from attacks.tokens.windows import Windows
 from fedsim.errors import CannotAttack
+from fedsim.models.adapters import is_second_factor, second_factor
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.layers import is_transposed
-from fedsim.models.lora import is_second_factor, second_factor
 from fedsim.types import Tensors
 
 _CONTEXT_LAYERS = 3

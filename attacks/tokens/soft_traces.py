@@ -20,7 +20,7 @@ from attacks.tokens.evidence import (
 )
 from attacks.tokens.first_layers import FirstLayers, Layer
 from fedsim.knowledge import MULTIPLES
-from fedsim.models.lora import is_adapter, second_factor
+from fedsim.models.adapters import is_adapter, second_factor
 from fedsim.store.capture import Observation
 from fedsim.types import Tensors
 

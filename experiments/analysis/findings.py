@@ -14,6 +14,7 @@ from experiments.analysis.keys import DefenseInSetting, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
 from experiments.plan.config import VerdictRule
+from experiments.wording.epsilons import Epsilons
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, AttackKey, Modality
 from fedsim.store.files import SCHEMA, Data, Sealed
 
@@ -114,6 +115,7 @@ class RoundUtility(Placed):
         values: mean over seeds, by measure.
         by_seed: by measure and seed.
         epsilon: privacy budget spent so far, the largest over seeds; None if none is claimed.
+        epsilons: of the last round, under both relations of neighbours.
         bytes_up: size of all replies of the round, mean over seeds.
     """
 
@@ -121,6 +123,7 @@ class RoundUtility(Placed):
     values: dict[str, float]
     by_seed: dict[str, dict[int, float]]
     epsilon: float | None
+    epsilons: Epsilons | None = None
     bytes_up: int
 
     @property

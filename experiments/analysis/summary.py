@@ -39,6 +39,7 @@ from experiments.plan.config import VerdictRule
 from experiments.stages.coverage import THRESHOLDS
 from experiments.stages.search_errors import SearchErrors
 from experiments.wording.defense_names import defense_name
+from experiments.wording.epsilons import Epsilons
 from experiments.wording.names import natural, settings
 from fedsim.config.build import registry
 from fedsim.config.cell import CellConfig
@@ -312,10 +313,12 @@ def _utility(measured: pd.DataFrame) -> RoundUtility:
     }
     cells = measured.drop_duplicates("cell", keep="last")  # a row per metric repeats the rest
     first, epsilons = measured.iloc[0], cells.epsilon.dropna().tolist()
+    both = cells[list(Epsilons._fields)].dropna().itertuples(index=False)
     return RoundUtility(
         **{name: first[name] for name in (*PLACE, "round")},
         values={metric: fmean(seeds.values()) for metric, seeds in by_seed.items()},
         by_seed=by_seed,
         epsilon=max(epsilons, default=None),
+        epsilons=max(map(Epsilons._make, both), default=None),
         bytes_up=sum(cells.bytes_up.tolist()) // len(cells),
     )

@@ -45,7 +45,8 @@ _SHOWN: dict[str, tuple[Part, ...]] = {
 """Defense -> what has to be seen of it."""
 _OF_NOISE: tuple[Part, ...] = ("noise", "noise shape")
 _MARGIN = 1.1
-"""Factor by which noise may exceed what is claimed of it."""
+"""Factor by which noise may exceed what is claimed of it. Half and twice of the excess judge the
+134 replies of ``noise`` alike."""
 
 
 class Held(Record):

@@ -8,6 +8,9 @@ so does their norm. No model is needed, and zeros allow none.
 *Null directions* are combinations of entries that the loss leaves at 0, so that what stands there
 is noise: the sums over the classes of a softmax, rows of words and places that no text of the batch
 has, and what is beyond the rank that the examples can have.
+
+Half and twice of each threshold judge 134 replies (60 undefended, 46 defended, 28 of liars) alike;
+where they do not, it says so.
 """
 
 from __future__ import annotations
@@ -38,13 +41,15 @@ CHANCE = 1e-9
 LEVEL = 0.01
 """Of the intervals of null directions."""
 _SHARES = (0.001, 0.01, 0.1, 0.25, 0.5)
-"""Of the entries, the smallest ones whose size bounds the noise."""
+"""Of the entries, the smallest ones whose size bounds the noise. Twice leaves the shape of uniform
+noise open in 2 of the 134."""
 _FLOAT = 3e-6
-"""Error of a sum of float32, as a share of the largest entry."""
+"""Error of a sum of float32, as a share of the largest entry. Half sees noise in 1 of the 60 that
+have none."""
 FEWEST = 30
 """Entries of a null direction."""
 MANY = 1000
-"""Entries of a tensor whose sizes have a shape."""
+"""Entries of a tensor whose sizes have a shape. Half tells it in 27 replies more."""
 _LARGE, _SPEND = 1024, 4
 """Longest shorter side of a matrix whose spectrum is asked, and how many are."""
 _ASYMPTOTIC = 1.03

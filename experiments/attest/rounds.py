@@ -1,4 +1,7 @@
-"""What several replies show together: a clipping norm, and noise that was not drawn anew."""
+"""What several replies show together: a clipping norm, and noise that was not drawn anew.
+
+Half and twice of each threshold judge the 134 replies of ``noise`` alike but for ``_FEWEST``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from fedsim.store.files import Record
 _SAME_NORM = 4e-6
 """Relative spread of the norms of updates that were cut to one in float32."""
 _FEWEST = 3
-"""Replies of one norm."""
+"""Replies of one norm; of six, three rounds of one client show none."""
 _BY_CHANCE = 1e-3
 """Of norms that lie as densely as those beside them, below which as many are one by clipping."""
 _COMPARED = 20_000

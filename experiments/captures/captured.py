@@ -22,7 +22,7 @@ from fedsim.config.build import suggest
 from fedsim.config.named_code import is_named
 from fedsim.errors import ConfigError
 from fedsim.models import MODELS, transformer
-from fedsim.models.lora import HEADS
+from fedsim.models.adapters import HEADS
 from fedsim.store.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
 from fedsim.store.files import load_tensors
 from fedsim.store.plain_files import check_folder

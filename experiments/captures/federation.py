@@ -17,7 +17,7 @@ from fedsim.config.named_code import is_named
 from fedsim.config.toml_source import read_toml
 from fedsim.errors import ConfigError, FedsimError
 from fedsim.models import IMAGE_MODELS, TEXT_MODELS, transformer
-from fedsim.models.lora import is_adapter
+from fedsim.models.adapters import is_adapter
 from fedsim.store.capture import CaptureRecord, CaptureStore, Observation
 from fedsim.store.files import write_bytes
 from fedsim.tasks import read_spec

@@ -213,7 +213,7 @@ def _spread(gradient: Tensors) -> float:
     """
     matrices = [value.flatten(1) for value in gradient.values() if value.dim() > 1]
     ratios = [
-        float(torch.linalg.matrix_norm(value, "nuc") / value.norm().clamp(min=1e-30))
+        float(torch.linalg.matrix_norm(value.float(), "nuc") / value.norm().clamp(min=1e-30))
         for value in matrices
     ]
     return sum(ratios)

@@ -21,7 +21,7 @@ from experiments.captures.reading import Finding, Reading
 from experiments.captures.second_records import is_unsigned, without_weights
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge, Origin
-from fedsim.models.lora import is_adapter
+from fedsim.models.adapters import is_adapter
 from fedsim.precision import at_own_precision
 from fedsim.reply_kind import ascends, weights_behind
 from fedsim.store.capture import CaptureKey, Kind, Observation

@@ -216,8 +216,8 @@ def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[Privac
             cells = [name for name, at in section.by_cell.items() if at == place] or section.cells
             cell = next(configs[name] for name in cells)
             chain = build_chain(cell.defense, "defense")
-            claimed = useful(section, place)[2]
-            if chain.unit is None or claimed is None:
+            claimed, end = useful(section, place)[2], section.at_end(place)
+            if chain.unit is None or claimed is None or end is None:
                 continue
             setting, name = named_place(place)
             private = next(defense for defense in chain.defenses if defense.unit is not None)
@@ -230,6 +230,7 @@ def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[Privac
                 mechanism="clipping and Gaussian noise",
                 claimed=claimed.value,
                 delta=private.gaussian.delta if private.gaussian else 0.0,
+                by_relation=str(end.epsilons or sentence("privacy.one_relation")),
                 rounds=cell.federation.rounds,
                 audited=_audited(audits, place, cells),
                 caveat=sentence("privacy.caveat"),

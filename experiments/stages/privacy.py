@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from experiments.plan.cells import Cell
+from experiments.wording.epsilons import Epsilons
 from fedsim.accountant import Schedule
 from fedsim.config.cell import CellConfig
 from fedsim.defenses import build_chain
@@ -66,6 +68,30 @@ def spent(cell: Cell) -> dict[int, float]:
         round_: taken[next(end for end in ends if end >= round_)]
         for round_ in range(federation.rounds + 1)
     }
+
+
+def by_relation(cell: Cell) -> Epsilons | None:
+    """Epsilon of the whole run, as ``spent`` has it, under both relations of neighbours."""
+    config, federation = cell.config, cell.config.federation
+    chain = build_chain(config.defense, "defense")
+    private = [each for each in chain.defenses if each.unit is not None]
+    if len(private) != 1:
+        return None
+    taken = Counter(
+        client
+        for round_ in range(1, federation.rounds + 1)
+        for client in draw(config.seed, round_, federation.clients, federation.participation)
+    )
+    whole = {(Schedule.of(federation, rows), taken[k]) for k, rows in enumerate(owned(cell))}
+    known = []
+    for entire, count in whole:
+        mine = replace(entire, rounds=count, steps=count * entire.steps // entire.rounds)
+        fitted = private[0].fit(entire)
+        if fitted.gaussian is None:
+            return None
+        delta = fitted.gaussian.delta
+        known.append(min(Epsilons.of(*each, delta) for each in fitted.released(mine)))
+    return max(known)
 
 
 def _computed(config: CellConfig) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from experiments.plan.cells import Cell
-from experiments.stages.privacy import spent
+from experiments.stages.privacy import by_relation, spent
 from fedsim.defenses import build_chain
 from fedsim.records import DefenseKey, UtilityRow
 
@@ -20,6 +20,8 @@ def utility(cell: Cell) -> Iterator[UtilityRow]:
     """The utility of the cell's global model after each round, and the privacy spent so far."""
     record = cell.simulation
     defense, epsilons = defense_of(cell), spent(cell)
+    last, both = cell.config.federation.rounds, by_relation(cell)
+    relations = both._asdict() if both else {}
     for point in record.utility:
         yield UtilityRow(
             run=cell.experiment.name,
@@ -32,4 +34,5 @@ def utility(cell: Cell) -> Iterator[UtilityRow]:
             epsilon=epsilons.get(point.round),
             bytes_up=record.bytes_up.get(point.round, 0),
             seconds=point.seconds,
+            **(relations if point.round == last else {}),
         )

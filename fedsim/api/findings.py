@@ -120,6 +120,8 @@ class PrivacyCard(Data):
         neighbours: which data sets are to be told apart.
         trust: who has to be trusted.
         claimed: epsilon by the accountant, of the client that spent most.
+        by_relation: the same under both relations of neighbours, with the sampling that it assumes
+            and whether a search is in it, in words.
         audited: the greatest lower bound that canaries showed; None without an audit.
     """
 
@@ -131,6 +133,7 @@ class PrivacyCard(Data):
     mechanism: str
     claimed: float
     delta: float
+    by_relation: str
     rounds: int
     audited: float | None
     caveat: str

@@ -104,13 +104,16 @@ class TaskConfig(ConfigSection):
         classes: classes of the private and held-out rows; all if empty.
         tokenizer: tokenizer of a text model with random weights: a hub id, a local folder or a
             built-in; the model's own if empty.
-        lora_rank: rank of the LoRA adapters, which are then all that is trained and sent; 0 trains
-            the model itself.
+        trained: patterns of the names of the parameters that are trained and sent, such as
+            ``["*bias", "classifier*"]`` (BitFit); ``*`` stands for anything, and all are if empty.
+        adapters: what is trained and sent in place of the model: ``lora``, ``rslora``, ``dora``,
+            ``ia3``, ``prompt``, ``p-tuning`` or ``prefix``; if empty ``lora``, where there is a
+            rank, or the model itself.
+        virtual_tokens: number of the tokens of ``prompt``, ``p-tuning`` and ``prefix``.
+        lora_rank: rank of the low-rank adapters; peft's 8, if 0 and ``adapters`` names them.
         lora_alpha: scale of the adapters before it is divided by the rank.
         lora_targets: last parts of the names of the linear layers that get an adapter; the query
             and value layers if empty.
-        lora_rslora: divide ``lora_alpha`` by the root of the rank.
-        lora_dora: train the length of each output's weights as well (DoRA).
         lora_dropout: dropout of the adapters' inputs, if ``federation.train_mode`` is on.
         lora_saved: last parts of the names of further modules that are trained and sent whole.
         lora_head: train and send a classifier's head as well, since its weights are random at
@@ -134,11 +137,12 @@ class TaskConfig(ConfigSection):
     image_size: int = Field(default=0, ge=0)
     classes: tuple[int, ...] = ()
     tokenizer: str = ""
+    trained: tuple[str, ...] = ()
+    adapters: Literal["", "lora", "rslora", "dora", "ia3", "prompt", "p-tuning", "prefix"] = ""
+    virtual_tokens: int = Field(default=8, ge=1)
     lora_rank: int = Field(default=0, ge=0)
     lora_alpha: float = Field(default=16.0, gt=0)
     lora_targets: tuple[str, ...] = ()
-    lora_rslora: bool = False
-    lora_dora: bool = False
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     lora_saved: tuple[str, ...] = ()
     lora_head: bool = True

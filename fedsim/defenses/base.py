@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -191,6 +191,15 @@ class Defense:
         """Epsilon that a client has spent after this schedule; None if there is no ``unit``."""
         del spent
         return None
+
+    def released(self, spent: Schedule) -> Sequence[tuple[int, float, float]]:
+        """The Gaussian mechanisms of a schedule, seen in one or more ways, if it claims epsilon.
+
+        Each is their number, the chance with which one samples a unit, and their noise multiplier,
+        in units of what one unit adds: where neighbours have one in place of another, up to twice.
+        """
+        del spent
+        return ()
 
     def stays(self, name: str) -> bool:
         """Whether that parameter never leaves the client, which goes on from its own value."""

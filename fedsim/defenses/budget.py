@@ -86,13 +86,24 @@ class Budgeted(Defense):
         Raises:
             ConfigError: the noise is unknown, because ``fit`` was not called.
         """
-        noise = self._multiplier()
+        reach = self.gaussian.reach
         return min(
             accountant.epsilon(
                 steps=number, rate=rate, noise_multiplier=noise / reach, delta=self.delta
             )
-            for number, rate, reach in self._releases(spent)
+            for number, rate, noise in self.released(spent)
         )
+
+    def released(self, spent: Schedule) -> list[tuple[int, float, float]]:
+        """The releases of the schedule, as in ``Defense``.
+
+        Raises:
+            ConfigError: the noise is unknown, because ``fit`` was not called.
+        """
+        noise, reach = self._multiplier(), self.gaussian.reach
+        return [
+            (each.number, each.rate, noise * reach / each.reach) for each in self._releases(spent)
+        ]
 
     def surrogate(self, update: Tensors) -> Tensors:
         """Clipping of the whole update, without noise; exact for a batch of one example."""

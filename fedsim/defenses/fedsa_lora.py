@@ -9,7 +9,7 @@ from torch import nn
 
 from fedsim.defenses.base import DefenseFamily, Repeatable
 from fedsim.errors import ConfigError
-from fedsim.models.lora import is_second_factor
+from fedsim.models.adapters import is_second_factor
 from fedsim.types import Tensors
 
 

@@ -38,6 +38,7 @@ def has_train_mode(network: nn.Module) -> bool:
 
 def is_transposed(module: nn.Module) -> bool:
     """True for GPT-2's linear layer, whose weight is ``(in, out)``, also as peft 0.6 adapts it."""
-    adapted = getattr(module, "fan_in_fan_out", False) and "weight" in vars(module)["_parameters"]
+    weight = vars(module)["_parameters"].get("weight")
+    adapted = getattr(module, "fan_in_fan_out", False) and weight is not None and weight.dim() == 2
     # Importing the class would import transformers.
     return type(module).__name__ == "Conv1D" or bool(adapted)

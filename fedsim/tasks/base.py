@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedsim.columns import Column
 from fedsim.config.cell import TaskKind
 from fedsim.metrics.base import Examples, Metric
-from fedsim.models.lora import LoRA
+from fedsim.models.adapters import Adapters
 from fedsim.process import exclusive
 from fedsim.store.files import Sealed
 from fedsim.tasks.targets import Target
@@ -38,7 +38,8 @@ class TaskSpec(Sealed):
         pad_id: token id of padding; None for images.
         special_ids: ids of tokens that are not words: padding, start, end and separators. The mask
             token of masked language modelling takes the place of a word and is not included.
-        lora: adapters, if they are trained instead of the model.
+        adapters: what is trained instead of the model.
+        trained: patterns of the names of the parameters that are trained; all if empty.
         added: name of a task that another package adds; else empty.
         factory: ``module:function`` that makes a network which is no built-in and no transformer;
             else empty.
@@ -73,7 +74,8 @@ class TaskSpec(Sealed):
     class_names: tuple[str, ...] = ()
     pad_id: int | None = None
     special_ids: tuple[int, ...] = ()
-    lora: LoRA | None = None
+    adapters: Adapters | None = None
+    trained: tuple[str, ...] = ()
     added: str = ""
     factory: str = ""
     loss: str = ""

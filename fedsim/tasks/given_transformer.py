@@ -16,8 +16,8 @@ from fedsim.config.cell import TaskConfig, TaskKind
 from fedsim.config.named_code import classifier
 from fedsim.errors import ConfigError
 from fedsim.models import MODELS, TEXT_MODELS, transformer
+from fedsim.models.adapters import Adapters, of_peft
 from fedsim.models.families import family
-from fedsim.models.lora import LoRA
 from fedsim.models.network import copied
 from fedsim.tasks.base import Task, TaskSpec, load_state
 from fedsim.tasks.language_modelling import LanguageModelling
@@ -77,6 +77,8 @@ def unwrapped(network: nn.Module) -> nn.Module:
     """The network inside DistributedDataParallel, torch.compile and peft."""
     while True:
         inner = getattr(network, "module", None) or getattr(network, "_orig_mod", None)
+        if hasattr(network, "prompt_encoder"):  # of a network of peft with virtual tokens
+            return network
         if inner is None and hasattr(network, "peft_config") and hasattr(network, "base_model"):
             inner = getattr(network.base_model, "model", None)
         if not isinstance(inner, nn.Module):
@@ -167,7 +169,7 @@ def transformer_task(
         input_shape=(max_length or min(_LONGEST, most),),
         pad_id=padding(words),
         special_ids=special_ids(name, kind, words),
-        lora=_lora(model, arrays, lora_alpha),
+        adapters=_lora(model, arrays, lora_alpha),
         target=target,
         targets=0 if target == "class" else classes,
     )
@@ -240,7 +242,9 @@ def _classes(model: nn.Module | str, arrays: Mapping[str, tuple[int, ...]]) -> i
 
 def _lora(
     model: nn.Module | str, arrays: Mapping[str, tuple[int, ...]], alpha: float
-) -> LoRA | None:
+) -> Adapters | None:
+    if not isinstance(model, str) and (held := of_peft(model)):
+        return held
     shapes = dict(arrays)
     if not isinstance(model, str):
         shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
@@ -254,7 +258,7 @@ def _lora(
             "the clients' LoraConfig."
         )
     first = next(iter(adapters))
-    return LoRA(
+    return Adapters(
         rank=shapes[first][0],
         alpha=alpha,
         targets=tuple(sorted({match[1] for match in adapters.values()})),

@@ -14,6 +14,7 @@ from fedsim.config.cell import TaskConfig
 from fedsim.errors import ConfigError
 from fedsim.metrics.base import Examples, Metric
 from fedsim.models import IMAGE_MODELS, image_model, image_models, image_network, is_image_model
+from fedsim.models.adapters import train_only
 from fedsim.models.network import ImageNetwork
 from fedsim.models.precode import divergences
 from fedsim.tasks.base import Network, Task, TaskSpec
@@ -40,7 +41,7 @@ class ImageClassification(Task):
         """The built-in or added network in float32 and eval mode, with arbitrary weights."""
         spec = self.spec
         network = image_network(spec.model, spec.input_shape, spec.num_classes, spec.architecture)
-        return network.float().eval()
+        return train_only(network.float().eval(), spec.trained)
 
     def encode(self, rows: Rows) -> Batch:
         """Pixels as float32 in [0, 1], and classes."""
@@ -79,10 +80,10 @@ def image_spec(config: TaskConfig, rows: Rows) -> TaskSpec:
     if not is_image_model(config.model):
         known = suggest(config.model, image_models())
         raise ConfigError(f"task.model: {config.model!r} is not an image model. {known}")
-    if config.lora_rank or config.lora_targets:
+    if config.adapters or config.lora_rank or config.lora_targets:
         raise ConfigError(
-            f"task.lora_rank: {config.model!r} is an image model, but adapters are for "
-            f"transformers; got {config.lora_rank}. Leave lora_rank and lora_targets out."
+            f"task.adapters: {config.model!r} is an image model, but adapters are for "
+            "transformers. Leave adapters, lora_rank and lora_targets out, or choose trained."
         )
     network = image_model(config.model)
     shape = tuple(_pixels(rows, config.model).shape[1:])
@@ -100,6 +101,7 @@ def image_spec(config: TaskConfig, rows: Rows) -> TaskSpec:
         input_shape=shape,
         class_names=rows.class_names,
         columns=rows.columns,
+        trained=config.trained,
     )
     if config.model not in IMAGE_MODELS:
         _try(spec)

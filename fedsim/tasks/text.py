@@ -14,7 +14,7 @@ from fedsim.config.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.metrics.base import Examples
 from fedsim.models import families, transformer
-from fedsim.models.lora import DEFAULT_TARGETS, LoRA, adapt
+from fedsim.models.adapters import DEFAULT_TARGETS, LOW_RANK, Adapters, adapt, train_only
 from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.classification import count_classes
 from fedsim.types import Batch, Rows
@@ -22,6 +22,8 @@ from fedsim.types import Batch, Rows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_RANK = 8
+"""Of adapters without one, as in peft."""
 _UNLIMITED = 1 << 15
 """Tokens of a network whose configuration sets no limit (BLOOM, Mamba), longer than texts are."""
 
@@ -50,7 +52,9 @@ class TextTask(Task):
         # A decoder classifies the last token that is no padding.
         if getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = self.spec.pad_id
-        return network if self.spec.lora is None else adapt(network, self.spec.lora)
+        if self.spec.adapters is not None:
+            network = adapt(network, self.spec.adapters)
+        return train_only(network, self.spec.trained)
 
     @property
     def max_length(self) -> int:
@@ -130,7 +134,8 @@ def text_spec(
             f"embedding has {architecture['vocab_size']} rows. "
             "Use the tokenizer that the model was trained with."
         )
-    longest = most_tokens(architecture, tokenizer)
+    adapters = _adapters(config, str(architecture["model_type"]))
+    longest = most_tokens(architecture, tokenizer) - (adapters.tokens if adapters else 0)
     if config.max_length > longest:
         raise ConfigError(
             f"task.max_length: {config.model!r} takes at most {longest} tokens, "
@@ -145,7 +150,8 @@ def text_spec(
         class_names=rows.class_names if num_classes else (),
         pad_id=pad_id,
         special_ids=special_ids(config.model, kind, tokenizer),
-        lora=_lora(config, str(architecture["model_type"])),
+        adapters=adapters,
+        trained=config.trained,
     )
 
 
@@ -181,30 +187,41 @@ def special_ids(model: str, kind: TaskKind, tokenizer: PreTrainedTokenizerBase) 
     return tuple(sorted(set(tokenizer.all_special_ids) - words))
 
 
-def _lora(config: TaskConfig, family: str) -> LoRA | None:
-    targets = config.lora_targets or DEFAULT_TARGETS.get(family, ())
-    if not config.lora_rank:
-        for name in ("targets", "rslora", "dora", "dropout", "saved"):
+def _adapters(config: TaskConfig, family: str) -> Adapters | None:
+    method = config.adapters or ("lora" if config.lora_rank else "")
+    if method not in LOW_RANK:
+        for name in ("rank", "targets", "dropout"):
             if value := getattr(config, f"lora_{name}"):
+                why = f"{method!r} has none" if method else "lora_rank is 0"
                 raise ConfigError(
-                    f"task.lora_{name}: {value!r} needs adapters, but lora_rank is 0. "
-                    f"Set task.lora_rank, or leave lora_{name} out."
+                    f"task.lora_{name}: {value!r} needs adapters of a low rank, but {why}. "
+                    f"Set task.adapters, or leave lora_{name} out."
                 )
+    if not method:
+        if config.lora_saved:
+            raise ConfigError(
+                "task.lora_saved: needs adapters. Set task.adapters, or leave it out."
+            )
         return None
+    head, saved = config.lora_head, config.lora_saved
+    if method == "ia3":
+        return Adapters(method=method, head=head, saved=saved)
+    if method in ("prompt", "p-tuning", "prefix"):
+        return Adapters(method=method, tokens=config.virtual_tokens, head=head, saved=saved)
+    targets = config.lora_targets or DEFAULT_TARGETS.get(family, ())
     if not targets:
         raise ConfigError(
             f"task.lora_targets: there is no default for a model of the type {family!r}. "
             "Name its linear layers."
         )
-    return LoRA(
-        rank=config.lora_rank,
+    return Adapters(
+        method=method,
+        rank=config.lora_rank or _RANK,
         alpha=config.lora_alpha,
         targets=targets,
-        head=config.lora_head,
-        rslora=config.lora_rslora,
-        dora=config.lora_dora,
+        head=head,
         dropout=config.lora_dropout,
-        saved=config.lora_saved,
+        saved=saved,
     )
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from fedsim.config.cell import TaskConfig
 from fedsim.errors import ConfigError
 from fedsim.models import MODELS, is_image_model, transformer
-from fedsim.models.lora import adapt, is_adapter
+from fedsim.models.adapters import adapt, is_added
 from fedsim.models.network import ImageNetwork
 from fedsim.seeds import derive, generator, seeded
 from fedsim.store.capture import CaptureStore
@@ -74,8 +74,8 @@ def _pretrained(task: Task, config: TaskConfig, seed: int) -> Tensors:
 
 
 def _adapted(network: nn.Module, task: Task, seed: int) -> Tensors:
-    lora = task.spec.lora
-    return state(network if lora is None else adapt(network, lora, seed))
+    adapters = task.spec.adapters
+    return state(network if adapters is None else adapt(network, adapters, seed))
 
 
 def _seed(seed: int) -> int:
@@ -136,7 +136,7 @@ def _broadcast(task: Task, cell: Path, number: int, seed: int) -> Tensors:
         store.sent_path(record.sent_sha256), record.sent_sha256, record.sent_order
     )
     # Adapters may be added to a model that was trained without any.
-    bare = task.spec.lora is not None and not any(map(is_adapter, tensors))
+    bare = task.spec.adapters is not None and not any(map(is_added, tensors))
     spec = task.spec
     network = transformer.build(spec.architecture, spec.kind) if bare else task.build()
     expected = {name: tuple(value.shape) for name, value in state(network).items()}

@@ -9,7 +9,7 @@ import torch
 
 from experiments.checks.capture_check import examine
 from experiments.plan.cells import Cell
-from fedsim.models.lora import is_adapter
+from fedsim.models.adapters import is_adapter
 from fedsim.store.capture import Observation
 from fedsim.tasks import load_task
 from tests.apps.cases import TEXT, Make, simulate
@@ -84,7 +84,7 @@ def test_batch_and_seed_decide_the_adapters(make_run: Make) -> None:
     assert all(torch.equal(sent[0].received[k], sent[1].received[k]) for k in sent[0].received)
     name = "bert.encoder.layer.0.attention.self.query.lora_A.default.weight"
     assert not torch.equal(sent[0].sent[name], sent[2].sent[name])
-    assert load_task(run.cells[0].captures.root).spec.lora is not None
+    assert load_task(run.cells[0].captures.root).spec.adapters is not None
 
 
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])

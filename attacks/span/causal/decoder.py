@@ -26,6 +26,7 @@ from attacks.tokens.pursuit import noisy_rows
 from attacks.tokens.soft_traces import SoftTraces
 from fedsim.knowledge import MULTIPLES
 from fedsim.store.capture import Observation
+from fedsim.tasks.text import TextTask
 
 _MATCHED_WORDS = 3.0  # nats that a pursuit speaks for the words that it finds
 _RIVALS = 8  # tokens tried at each place of a decoded sentence by its gradient
@@ -68,6 +69,21 @@ def decode(
     if start and (traces.adapters or _adaptive(model.observation)):
         return _matched(match, tree, traces, count, rng).sentences()
     return _by_layers(model, match, tree, traces, count, rng)
+
+
+def grows(task: TextTask) -> bool:
+    """Whether sentences can be grown by the whole gradient, from a token before the first word."""
+    return task.spec.kind == "language-modelling" and len(task.tokens([""])[0]) > 1
+
+
+def grown(model: AttackedModel, rng: torch.Generator, job: Job) -> list[list[int]]:
+    """Sentences grown by the whole gradient alone, which holds the inputs of no layer."""
+    task, count = model.task, model.observation.knowledge.num_examples or 1
+    start, *_, end = task.tokens([""])[0]
+    tree = Tree([start], end, task.max_length, job)
+    match = GradientMatcher.of(model.observation, task, model.device, signs=False)
+    nothing = torch.zeros(task.max_length, len(match.table), device=model.device)
+    return MatchedGrowth.of(count, tree, match, nothing, rng, adapters=True).sentences()
 
 
 def _adaptive(observation: Observation) -> bool:

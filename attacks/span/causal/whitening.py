@@ -34,10 +34,14 @@ class Whitening:
         """Of the matrices of an update.
 
         Args:
-            update: of any tensors; vectors, and matrices without an entry, become zero.
+            update: of any tensors; matrices without an entry become zero, and so do vectors beside
+                matrices. Without any matrix they keep their directions.
             ridge: mean squares of the singular values that are added to each square.
         """
         alive = {name: v for name, v in update.items() if v.dim() == 2 and v.any()}
+        if not alive:
+            vectors = {name: v.norm() / v.numel() ** 0.5 for name, v in update.items() if v.any()}
+            return cls({name: 1 / size.view(1, 1) for name, size in vectors.items()})
         return cls({name: _inverse(value, ridge) for name, value in alive.items()})
 
     def __or__(self, other: Whitening) -> Whitening:
@@ -64,6 +68,8 @@ class Whitening:
         inverse = self.inverses.get(name)
         if inverse is None:
             return torch.zeros_like(value)
+        if inverse.numel() == 1:
+            return inverse.view(()) * value
         return inverse @ value if len(inverse) == len(value) else value @ inverse
 
 

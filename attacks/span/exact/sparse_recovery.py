@@ -24,7 +24,7 @@ from attacks.tokens.pursuit import PURSUED_ROOM, Pursuit, few_rows
 from attacks.tokens.span_membership import SpanSentence
 from attacks.tokens.subspace import Subspace
 from fedsim.knowledge import MULTIPLES
-from fedsim.models.lora import is_adapter
+from fedsim.models.adapters import is_adapter
 
 _PURSUED_ATOMS = 1 << 17  # most rows of its dictionary, those with the largest share in the space
 _PURSUED_CHOICES = 256  # choices of one word for each place that are tried

@@ -22,7 +22,7 @@ from attacks.tokens.exact_traces import Traces, read_traces
 from attacks.tokens.soft_traces import soft_traces
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
-from fedsim.models.lora import is_second_factor
+from fedsim.models.adapters import is_second_factor
 from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors

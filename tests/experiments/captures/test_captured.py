@@ -17,7 +17,7 @@ from experiments.captures.guess import NO_SCORE, Guess
 from experiments.captures.score_stage import score_captures
 from experiments.wording.catalogue import sentence
 from fedsim.errors import ConfigError, StoreError
-from fedsim.models.lora import LoRA, adapt
+from fedsim.models.adapters import Adapters, adapt
 from fedsim.store.capture import CaptureStore
 from fedsim.store.files import Sealed, read_record, write_json
 from fedsim.store.truth import TruthStore
@@ -151,11 +151,13 @@ def test_numbered_arrays_and_a_second_run_in_a_folder_of_its_own(
 
 
 def test_adapters_need_their_base(held: Held, tmp_path: Path) -> None:
-    lora = LoRA(rank=32, alpha=32.0, targets=("c_attn",), head=False)
+    lora = Adapters(rank=32, alpha=32.0, targets=("c_attn",), head=False)
     model = adapt(copy.deepcopy(held.model), lora)
     federate(held, model, adapters, tmp_path, model=model, tokenizer=held.tokenizer)
     captures = fedsim.captured(tmp_path / "captures")
-    assert captures.task.spec.lora == LoRA(rank=32, alpha=32.0, targets=("c_attn",), head=True)
+    read = captures.task.spec.adapters
+    assert read is not None
+    assert (read.rank, read.alpha, read.config["target_modules"]) == (32, 32.0, ["c_attn"])
     (victim, _) = captures
     assert "28 tensors " in victim.match
     assert fedsim.attack(victim, "span", quiet=True).texts == (SENTENCE,)

@@ -15,7 +15,7 @@ from experiments.plan.config import load_plan
 from experiments.plan.folder import STAGES, Run
 from fedsim.config import named_code
 from fedsim.errors import ConfigError
-from fedsim.models.lora import LoRA, adapt
+from fedsim.models.adapters import Adapters, adapt
 from fedsim.store.capture import CaptureKey, CaptureStore
 from fedsim.tasks import initial_weights, make_task
 from tests.experiments.captures.cases import adapters, by_name, federate
@@ -65,7 +65,7 @@ def test_a_file_is_not_overwritten_and_needs_its_model(captures: Path, tmp_path:
 
 
 def test_adapters_are_adapters_again(held: Held, tmp_path: Path) -> None:
-    lora = LoRA(rank=4, alpha=8.0, targets=("c_attn",), head=False)
+    lora = Adapters(rank=4, alpha=8.0, targets=("c_attn",), head=False)
     model = adapt(copy.deepcopy(held.model), lora)
     federate(held, model, adapters, tmp_path, model=model, tokenizer=held.tokenizer)
     experiment_of(tmp_path / "captures", tmp_path / "lora.toml")

@@ -18,7 +18,7 @@ from attacks.tokens.next_token_shift import DirectionalShift, head_weight, next_
 from attacks.tokens.pursuit import noisy_rows
 from fedsim.config.federation import FederationConfig
 from fedsim.knowledge import Knowledge
-from fedsim.models.lora import is_second_factor
+from fedsim.models.adapters import is_second_factor
 from tests.attacks.adapted import adapted, dictionary, run, sentences
 from tests.attacks.victims import hub
 

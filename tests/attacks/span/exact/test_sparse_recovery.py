@@ -13,7 +13,7 @@ from attacks.span.exact.sparse_recovery import NOTE, SparseRecovery
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.layout import batch_of
 from attacks.tokens.pursuit import Pursuit, few_rows
-from fedsim.models.lora import is_second_factor
+from fedsim.models.adapters import is_second_factor
 from fedsim.tasks.text import TextTask
 from tests.attacks.adapted import adapted, dictionary, run, sentences
 from tests.attacks.victims import hub, lines

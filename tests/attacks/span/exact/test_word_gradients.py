@@ -9,7 +9,7 @@ from torch import nn
 
 from attacks.span.exact.word_gradients import WordGradients, present, solved
 from attacks.tokens.attacked_model import AttackedModel
-from fedsim.models.lora import is_adapter
+from fedsim.models.adapters import is_adapter
 from fedsim.tasks.text import TextTask
 from tests.attacks.adapted import adapted, dictionary
 from tests.attacks.victims import lines

@@ -174,12 +174,16 @@ def test_a_card_of_differential_privacy(make_run: Make, said: Said) -> None:
     update, example = sorted(cards, key=lambda card: card.unit)
     assert "one example" in example.unit
     assert "added or removed" in example.neighbours
+    assert "Poisson sampling" in example.by_relation
     assert "everything" in update.unit
     assert "no update" in update.neighbours
     for card in cards:
         assert 0 < card.claimed < 10
         assert card.delta == 1e-5
         assert card.rounds == 1
+        assert card.by_relation.startswith(f"epsilon {card.claimed:.3g} (add or remove one) and ")
+        assert "(replace one) at delta 1e-05, " in card.by_relation
+        assert card.by_relation.endswith(" of one run")
         assert card.audited is None
     code, _, error = said("audit", run.root, "--canaries", "200")
     assert code == 0, error

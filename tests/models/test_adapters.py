@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsim.config.cell import TaskConfig
 from fedsim.errors import ConfigError
 from fedsim.models import transformer
-from fedsim.models.lora import DEFAULT_TARGETS, adapt, is_adapter, second_factor
+from fedsim.models.adapters import DEFAULT_TARGETS, adapt, is_adapter, second_factor
 from fedsim.tasks import initial_weights, load_task, make_task, save_task
 from fedsim.tasks.base import Task, state
 from fedsim.types import Rows, Tensors
@@ -53,12 +53,12 @@ def output(task: Task, weights: Tensors) -> Tensor:
 
 
 def without(task: Task) -> Task:
-    return type(task)(task.spec.model_copy(update={"lora": None}), task.tokenizer)  # type: ignore[attr-defined,call-arg]
+    return type(task)(task.spec.model_copy(update={"adapters": None}), task.tokenizer)  # type: ignore[attr-defined,call-arg]
 
 
 def merged(task: Task, weights: Tensors) -> Tensors:
     """``W + (alpha / rank) B A`` under the names of the plain model."""
-    lora = task.spec.lora
+    lora = task.spec.adapters
     assert lora is not None
     plain = {name.replace(".base_layer", ""): v for name, v in weights.items()}
     for name, a in weights.items():
@@ -114,10 +114,10 @@ def test_adapters_are_a_change_of_the_weights(model: str) -> None:
 def test_options_of_peft() -> None:
     if Version(peft.__version__) < Version("0.12"):
         with pytest.raises(ConfigError, match=r"need peft 0\.12, and"):
-            make("tiny-gpt2", lora_dora=True)[0].build()
+            make("tiny-gpt2", adapters="dora")[0].build()
         pytest.skip("peft before 0.12 has no such options")
     plain, weights = adapted("tiny-gpt2")
-    stable = make("tiny-gpt2", lora_rslora=True, lora_alpha=8.0)[0]
+    stable = make("tiny-gpt2", adapters="rslora", lora_alpha=8.0)[0]
     torch.testing.assert_close(output(stable, weights), output(plain, weights))  # 8/2 = 16/4
     whole = make("tiny-bert", lora_saved=("word_embeddings", "pooler"), lora_head=False)[0].build()
     sent = {name for name, own in whole.named_parameters() if own.requires_grad}
@@ -126,7 +126,7 @@ def test_options_of_peft() -> None:
         "bert.pooler.dense.weight",
         "bert.pooler.dense.bias",
     }
-    task, made = make("tiny-gpt2", lora_dora=True)
+    task, made = make("tiny-gpt2", adapters="dora")
     start = initial_weights(task, made, 0)
     bare = initial_weights(without(task), made.model_copy(update={"lora_rank": 0}), 0)
     torch.testing.assert_close(output(task, start), output(without(task), bare))
@@ -184,13 +184,15 @@ def test_wrong_targets_are_named() -> None:
         "task.lora_targets: 'qery' is not a linear layer of BertForSequenceClassification. "
         "Choose from dense, key, query, value."
     )
-    for option, value in (("targets", ("query",)), ("rslora", True), ("dropout", 0.1)):
+    for option, value in (("targets", ("query",)), ("dropout", 0.1)):
         options: dict[str, Any] = {f"lora_{option}": value}
         with pytest.raises(ConfigError, match=f"task.lora_{option}: .* needs adapters"):
             make("tiny-bert", lora_rank=0, **options)
+    with pytest.raises(ConfigError, match=r"task.lora_rank: 4 needs .* but 'ia3' has none"):
+        make("tiny-bert", adapters="ia3")
     with pytest.raises(ConfigError, match=r"no module 'embed'\. Did you mean"):
         make("tiny-bert", lora_saved=("embed",))[0].build()
-    with pytest.raises(ConfigError, match=r"'resnet20' is an image model.*got 4"):
+    with pytest.raises(ConfigError, match=r"'resnet20' is an image model"):
         make("resnet20", IMAGES)
 
 
@@ -213,7 +215,7 @@ def test_a_family_without_defaults_has_to_name_its_layers(tmp_path: Path) -> Non
 
 def test_layers_of_both_kinds_get_adapters() -> None:
     network = transformer.build(make("tiny-gpt2")[0].spec.architecture, "language-modelling")
-    lora = make("tiny-gpt2", lora_targets=("c_attn", "lm_head"))[0].spec.lora
+    lora = make("tiny-gpt2", lora_targets=("c_attn", "lm_head"))[0].spec.adapters
     assert lora is not None
     shapes = {k: tuple(v.shape) for k, v in state(adapt(network, lora)).items() if is_adapter(k)}
     assert shapes["transformer.h.0.attn.c_attn.lora_B.default.weight"] == (384, 4)
