@@ -111,7 +111,8 @@ class LikelihoodSearch:
         if hidden and not read:
             notes = [_HIDDEN]
         elif level == "guess":
-            notes.append(note_of(likely_words(traces, count), task))
+            if not self.job.expired:
+                notes.append(note_of(likely_words(traces, count), task))
             notes.append(_full(traces))
         notes.append(first_round(observation))
         return Reconstruction(

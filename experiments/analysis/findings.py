@@ -28,8 +28,6 @@ HEADLINE: dict[Modality, tuple[str, ...]] = {
     ),
 }
 """Metrics in the result table; the table of all metrics has the others too."""
-CURVES: dict[Modality, tuple[str, ...]] = {"image": ("psnr",), "text": ("rougeL", "exact_match")}
-"""Metrics drawn by round."""
 UTILITY = {"mcc": "higher", "accuracy": "higher", "perplexity": "lower", "loss": "lower"}
 """Measure of utility -> the better direction; the first one that was measured counts."""
 PROBES = ("none", "member", "fresh")

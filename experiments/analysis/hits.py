@@ -43,7 +43,8 @@ class Hits:
             attacks nor the blind guess come near.
         proven: those of ``hit`` that the same attack certified.
         certified: victims whose guess an attack certified.
-        draws: null guesses at each victim; 0 where none was made.
+        lacking: victims at which some attack has fewer null guesses, whose hits are not counted.
+        draws: null guesses at each other victim; 0 where none was made.
     """
 
     hit: frozenset[VictimKey]
@@ -51,12 +52,13 @@ class Hits:
     chance: frozenset[VictimKey]
     proven: frozenset[VictimKey]
     certified: frozenset[VictimKey]
+    lacking: frozenset[VictimKey]
     draws: int
 
     def shown(self, error: float = ERROR) -> bool:
         """Whether examples that passed alone are more than chance explains."""
         return bool(self.draws) and exceeds(
-            examples(self.alone), examples(self.chance), self.draws, error
+            examples(self.alone - self.lacking), examples(self.chance), self.draws, error
         )
 
     def counted(self, error: float = ERROR) -> frozenset[VictimKey]:
@@ -123,42 +125,47 @@ def hits(
             if side * value >= limit and victim not in attempt.refused
         )
 
-    def nulls(known: Sequence[Scored]) -> list[Scored]:
-        return [null for null in known if null.attacker in own and null.control != "none"]
+    def sides(known: Sequence[Scored]) -> tuple[list[Scored], list[Scored], list[Scored]]:
+        mine, guess = [o for o in known if o.attacker in own], blind_guess(known)
+        seen = [attempt for attempt in mine if attempt.control == "none"]
+        nulls = [attempt for attempt in mine if attempt.control != "none"]
+        return seen, nulls, [] if guess is None else [guess]
 
-    def seen(known: Sequence[Scored]) -> list[Scored]:
-        return [o for o in known if o.attacker in own and o.control == "none"]
-
-    def blind(known: Sequence[Scored]) -> list[Scored]:
-        return [guess] if (guess := blind_guess(known)) else []
-
-    hit, lucky = passed(seen(here), limit, sign), passed(nulls(here), limit, sign)
-    guessable = passed(blind(here), limit, sign) | passed(blind(main), CLOSE[name])
+    (seen, nulls, blind), (near, near_nulls, near_blind) = sides(here), sides(main)
+    hit, lucky = passed(seen, limit, sign), passed(nulls, limit, sign)
+    guessable = passed(blind, limit, sign) | passed(near_blind, CLOSE[name])
+    draws, lacking = _nulls(attacks, here)
     return Hits(
         hit=hit,
-        alone=hit - guessable - lucky - passed(nulls(main), CLOSE[name]),
-        chance=lucky - hit - guessable - passed(seen(main), CLOSE[name]),
-        proven=frozenset(v for a in seen(here) for v in a.certified & passed([a], limit, sign)),
-        certified=frozenset(v for attack in seen(here) for v in attack.certified),
-        draws=_draws(attacks, here),
+        alone=hit - guessable - lucky - passed(near_nulls, CLOSE[name]),
+        chance=lucky - hit - guessable - passed(near, CLOSE[name]),
+        proven=frozenset(v for a in seen for v in a.certified & passed([a], limit, sign)),
+        certified=frozenset(v for attack in seen for v in attack.certified),
+        lacking=lacking,
+        draws=draws,
     )
 
 
-def _draws(attacks: Sequence[Scored], here: Sequence[Scored]) -> int:
-    """How many guesses without its update each victim has, by every attack; the fewest of any."""
+def _nulls(attacks: Sequence[Scored], here: Sequence[Scored]) -> tuple[int, frozenset[VictimKey]]:
+    """How many guesses without its update a victim has, by every attack; and which have fewer."""
     known = {(null.attacker, null.control): null.values for null in here}
 
     def whole(control: str) -> bool:
         return bool(attacks) and all((a.attacker, control) in known for a in attacks)
 
-    drawn = sum(map(whole, (OTHER_CLIENT, SECOND_CLIENT)))
+    controls = [*filter(whole, (OTHER_CLIENT, SECOND_CLIENT))]
+    draws = len(controls)
     if whole(OTHER_CLIENTS):
         alone: dict[tuple[int, int], set[int]] = defaultdict(set)
         for victim in known[attacks[0].attacker, OTHER_CLIENTS]:
             alone[victim.seed, victim.round].add(victim.client)
-        others = [len(clients) - 1 for clients in alone.values()]
-        return max(drawn, min(others, default=0))
-    return drawn
+        others = min((len(clients) - 1 for clients in alone.values()), default=0)
+        if others > draws:
+            draws, controls = others, [OTHER_CLIENTS]
+    lacking = (
+        a.values.keys() - known[a.attacker, control].keys() for a in attacks for control in controls
+    )
+    return draws, frozenset().union(*lacking)
 
 
 def owners(victims: Iterable[VictimKey]) -> frozenset[int]:

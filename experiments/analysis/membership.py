@@ -114,15 +114,15 @@ def inferred(
         for round_ in (None, row.round):
             setting, name = settings[row.cell], names[row.attack_key]
             groups[_Group(setting, defense, name, control, round_, row.metric)].append(row)
-    several = {
-        setting for setting in settings.values() if len(_rounds(inferring, settings, setting)) > 1
-    }
+    rounds: dict[str, set[int]] = defaultdict(set)
+    for row in inferring:
+        rounds[settings[row.cell]].add(row.round)
     return [
         _finding(
             group, group_rows, groups.get(group._replace(control=_OTHER), ()), cells, len(attacks)
         )
         for group, group_rows in groups.items()
-        if group.round is None or group.setting in several
+        if group.round is None or len(rounds[group.setting]) > 1
     ]
 
 
@@ -135,10 +135,6 @@ def labels(rows: Iterable[ScoreRow]) -> dict[AttackKey, str]:
     """Attack -> its printed name, which tells it from the others."""
     attacks = {row.attack_key for row in tried(rows)}
     return {attack: told_apart(attack, attacks) for attack in attacks}
-
-
-def _rounds(rows: Sequence[ScoreRow], settings: Mapping[str, str], setting: str) -> set[int]:
-    return {row.round for row in rows if settings[row.cell] == setting}
 
 
 def _finding(

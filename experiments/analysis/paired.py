@@ -145,13 +145,10 @@ def portfolio(attacks: Sequence[Scored]) -> Values:
             if others := len(attack.values) - len(mine):
                 known.append(((total - by_owner.get(client, 0.0)) / others, attack, mine))
         best = sorted(known, key=lambda candidate: -candidate[0])
-        for values in (
-            *(
-                {v: x for v, x in mine.items() if v not in candidate.refused}
-                for _, candidate, mine in best
-            ),
-            *(mine for *_, mine in best),
-        ):
+        answered = [
+            {v: x for v, x in mine.items() if v not in attack.refused} for _, attack, mine in best
+        ]
+        for values in (*answered, *(mine for *_, mine in best)):
             chosen |= {v: x for v, x in values.items() if v not in chosen}
     return chosen
 

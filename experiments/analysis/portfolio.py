@@ -20,11 +20,12 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from experiments.analysis.evidence import Kind, Reason
 from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored, difference, portfolio
-from experiments.analysis.statistics import Difference, Floats, clopper_pearson
+from experiments.analysis.statistics import Difference, Floats
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, AttackKey
 
 NULLS = (PRIOR_ONLY, OTHER_CLIENT)
@@ -36,6 +37,18 @@ of them; doubled, one less (five for six)."""
 _ALONE = 2.0
 """A client stands out alone by so many smallest effects: 2 dB, or one word of ten. Halved, leads of
 .9 dB that scatter by .1 are a leak of every sixth client; doubled, a minority at 3 dB is none."""
+_EXCUSED = 20
+"""Every so many clients one null lead is excused, as from an update of the same or of a twin's row.
+Halved, a tenth of all clients may be read unseen; doubled, two twins of fifty hide a minority."""
+_FIRST = 0.625
+"""Share of the error for leads above all null ones; the rest is for those above all but the excused
+ones. Halved, a minority takes one more client; doubled, nothing is left."""
+_DOUBT = 0.15
+"""Chance of so many leads above all but the excused null ones, below which no leak is denied: three
+beside none, six beside two. Halved, six of a hundred clients beside two twins are; doubled, attacks
+that scatter by 2 dB and read nothing keep every tenth verdict open."""
+_ALIKE = 1e-9
+"""A mean lead below is none at all."""
 _LEAST_ROOM = 0.02
 """A text that a blind guess has up to this share has no room for leads. Halved, a token of a
 hundred counts for all that is left; doubled, the one private word of a form of 25 counts as one."""
@@ -46,22 +59,42 @@ class Bests:
     """What the portfolio gets from each victim.
 
     Attributes:
-        victims: those with a guess, a blind guess and null guesses by some attack.
+        victims: those with a guess and a blind guess, some of them with null guesses.
         own: value of the chosen attack, ``(victim,)``.
-        nulls: of the choice among guesses from another client's update, ``(draw, victim)``.
+        nulls: of the choice among guesses from another client's update, ``(draw, victim)``; NaN
+            where none was made.
         blind: of the blind guess, ``(victim,)``; 0 where none was run.
-        noise: how far below the blind guess the chosen attack falls at its worst, ``(victim,)``.
+        falls: how far below the blind guess the chosen attack falls, each of its victims, most
+            first, ``(rank, victim)``.
     """
 
     victims: tuple[VictimKey, ...]
     own: Floats
     nulls: Floats
     blind: Floats
-    noise: Floats
+    falls: Floats
 
     def values(self, of: Floats) -> dict[VictimKey, float]:
-        """By victim."""
-        return dict(zip(self.victims, of.tolist(), strict=True))
+        """By victim, where there is one."""
+        known = zip(self.victims, of.tolist(), strict=True)
+        return {victim: value for victim, value in known if not math.isnan(value)}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a metric.
+
+    Attributes:
+        metric: its name; of words, those of the batch that are told and right.
+        smallest: smallest effect that counts.
+        clients: fewest clients that decide by their leads.
+        shares: whether a lead counts as a share of what the blind guess leaves, as of words.
+    """
+
+    metric: str
+    smallest: float
+    clients: int
+    shares: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,28 +102,26 @@ class Comparison:
     """The portfolio compared with its null baselines, on one metric.
 
     Attributes:
-        metric: its name; of words, those of the batch that are told and right.
+        question: what is asked of the metric.
         leads: baseline -> mean of the attacks less the baseline on the same victims. Over the blind
             guess it is that of the attack with the highest mean on all other clients: the best of
             each victim exceeds a blind guess by chance alone.
-        smallest: smallest effect that counts.
-        clients: fewest clients that decide anything by their leads.
         whole: whether the blind guess was made at every victim.
         level: one-sided error.
         draws: null guesses at each victim.
-        beyond: clients with a lead beyond every null lead and the noise of the attack.
-        above: clients with a lead beyond every null lead.
+        beyond: number of excused null leads -> clients with a lead beyond all others and the noise
+            of the attack.
+        above: clients with a lead beyond all null leads, or all but excused ones where these leads
+            are too many for chance.
         uncompared: attacks without any guess from another client's update.
     """
 
-    metric: str
+    question: Question
     leads: Mapping[str, Difference]
-    smallest: float
-    clients: int
     whole: bool
     level: float
     draws: int
-    beyond: frozenset[int]
+    beyond: Mapping[int, frozenset[int]]
     above: frozenset[int]
     uncompared: tuple[AttackKey, ...]
 
@@ -108,11 +139,18 @@ class Comparison:
     def minority_leaks(self) -> bool:
         """Whether more clients than chance puts there are beyond every null lead.
 
-        Of exchangeable leads, one own and ``draws`` null ones a client, the ``a`` highest are all
-        own with a probability of at most ``(draws + 1)^-a`` (Rosenbaum's test of extremes).
+        Of exchangeable leads, one own and ``draws`` null ones a client, ``a`` own ones are above
+        all null ones but the ``k`` highest with a probability of at most that of ``k`` null ones or
+        fewer among ``a + k`` (Rosenbaum's test of extremes).
         """
-        few = len(self.beyond) < self.clients or PRIOR_ONLY not in self.leads
-        return not few and (self.draws + 1.0) ** -len(self.beyond) <= self.level
+        from scipy.stats import binom
+
+        shares = (_FIRST, 1 - _FIRST) if len(self.beyond) > 1 else (1.0,)
+        return PRIOR_ONLY in self.leads and any(
+            len(clients) >= self.question.clients
+            and binom.cdf(k, len(clients) + k, self.draws / (self.draws + 1)) <= share * self.level
+            for share, (k, clients) in zip(shares, self.beyond.items(), strict=False)
+        )
 
     @cached_property
     def within(self) -> bool:
@@ -154,49 +192,32 @@ class Comparison:
         open_ = {kind: lead for kind, lead in self.leads.items() if not self._above(lead)}
         kind, lead = min(open_.items(), key=lambda item: (_low(item[1]), item[0]))
         clients = {"clients": float(lead.clusters)}
-        if lead.clusters < self.clients:
-            return Reason(kind="few_clients", numbers=clients | {"needed": float(self.clients)})
+        if lead.clusters < (needed := self.question.clients):
+            return Reason(kind="few_clients", numbers=clients | {"needed": float(needed)})
         why: Kind = "wide"
         numbers = clients
-        if lead.low is None or lead.high is None or _is_without_scatter(lead):
+        if lead.low is None or lead.high is None or abs(lead.mean) < _ALIKE:
             why = "alike"
         elif self._below(lead):
             why = "beats_one"
         else:
             ends = {"mean": lead.mean, "low": lead.low, "high": lead.high}
             numbers = clients | ends | {"needed": self._needed(lead, lead.high)}
-        return Reason(kind=why, baseline=kind, metric=self.metric, numbers=numbers)
+        return Reason(kind=why, baseline=kind, metric=self.question.metric, numbers=numbers)
 
     def _needed(self, lead: Difference, high: float) -> float:
         """Clients that would part the interval from the smallest effect, its width as observed."""
-        apart = abs(lead.mean - self.smallest)
-        half = high - lead.mean if lead.mean < self.smallest else lead.mean - _low(lead)
+        apart = abs(lead.mean - self.question.smallest)
+        half = high - lead.mean if lead.mean < self.question.smallest else lead.mean - _low(lead)
         needed = lead.clusters * (half / apart) ** 2 if apart else math.inf
         return float(min(math.ceil(needed), MOST_CLIENTS)) if needed < MOST_CLIENTS else math.inf
 
     def _above(self, lead: Difference) -> bool:
-        return lead.clusters >= self.clients and _low(lead) > self.smallest
+        return lead.clusters >= self.question.clients and _low(lead) > self.question.smallest
 
     def _below(self, lead: Difference) -> bool:
         high = math.inf if lead.high is None else lead.high
-        return lead.clusters >= self.clients and high < self.smallest
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked of a metric.
-
-    Attributes:
-        metric: its name.
-        smallest: smallest effect that counts.
-        clients: fewest clients that decide by their leads.
-        shares: whether a lead counts as a share of what the blind guess leaves, as of words.
-    """
-
-    metric: str
-    smallest: float
-    clients: int
-    shares: bool = False
+        return lead.clusters >= self.question.clients and high < self.question.smallest
 
 
 def compare(
@@ -218,7 +239,7 @@ def compare(
     if blind is not None:
         chosen = portfolio(attacks) or {v: x for a in attacks for v, x in a.values.items()}
         leads[PRIOR_ONLY] = difference(chosen, blind.values, comparisons=comparisons)
-    beyond, above = frozenset[int](), frozenset[int]()
+    beyond, above = dict[int, frozenset[int]](), frozenset[int]()
     if bests is not None:
         other = bests.values(bests.nulls.mean(0))
         over = difference(bests.values(bests.own), other, comparisons=comparisons)
@@ -227,10 +248,8 @@ def compare(
     known = {null.attacker for null in here if null.control == OTHER_CLIENT}
     victims = {victim for attack in attacks for victim in attack.values}
     return Comparison(
-        metric=question.metric,
+        question=question,
         leads={kind: lead for kind, lead in leads.items() if lead is not None},
-        smallest=question.smallest,
-        clients=question.clients,
         whole=blind is None or victims <= blind.values.keys(),
         level=ERROR / comparisons,
         draws=0 if bests is None else len(bests.nulls),
@@ -253,29 +272,26 @@ def best_of_each(
     tables = [
         [attack.values, *(nulls[attack.attacker, draw] for draw in draws)] for attack in compared
     ]
-    victims = sorted(
-        {
-            victim
-            for own, *others in tables
-            for victim in own
-            if (blind is None or victim in blind.values) and all(victim in o for o in others)
-        }
-    )
-    if not victims:
-        return None
+    victims = sorted({v for own, *_ in tables for v in own if blind is None or v in blind.values})
     base = np.array([0.0 if blind is None else blind.values[victim] for victim in victims])
     values = np.array(
         [[[table.get(v, math.nan) for v in victims] for table in of] for of in tables]
-    )  # (attack, own and draws, victim)
-    values[np.isnan(values).any(1, keepdims=True).repeat(values.shape[1], 1)] = math.nan
+    ).reshape(len(tables), len(draws) + 1, len(victims))
+    whole = ~np.isnan(values).any(1)  # (attack, victim)
+    if not whole.any():
+        return None
+    paired = whole.any(0)
+    values[:, :, paired] = np.where(whole[:, None, paired], values[:, :, paired], math.nan)
+    values[:, 1:, ~paired] = math.nan
+    values = values[~np.isnan(values).all((1, 2))]
     leads = values - base
     centre = np.nanmedian(leads, axis=(1, 2), keepdims=True)
     spread = 1.4826 * np.nanmedian(np.abs(leads - centre), axis=(1, 2), keepdims=True)
     scores = (leads - centre) / np.maximum(spread, smallest / 4)
     chosen = np.where(np.isnan(scores), -math.inf, scores).argmax(0)  # (own and draws, victim)
     best = np.take_along_axis(values, chosen[None], 0)[0]
-    noise = -np.nanmin(leads[:, 0], axis=1)
-    return Bests(tuple(victims), best[0], best[1:], base, noise[chosen[0]])
+    falls = -np.sort(leads[:, 0], axis=1)  # NaN last
+    return Bests(tuple(victims), best[0], best[1:], base, falls[chosen[0]].T)
 
 
 def blind_guess(here: Iterable[Scored]) -> Scored | None:
@@ -337,38 +353,39 @@ def leaking_parts(
                 yield Reason(kind=kind, numbers=numbers)
 
 
-def _outliers(bests: Bests, question: Question) -> tuple[frozenset[int], frozenset[int]]:
-    """Clients with a lead beyond every null lead, and the attack's own noise; or the first alone.
+def _outliers(bests: Bests, question: Question) -> tuple[dict[int, frozenset[int]], frozenset[int]]:
+    """``beyond`` and ``above`` of a ``Comparison``.
 
     The noise of an attack is how far it falls below a baseline at its worst: where it reads
-    nothing, it does so by as much as it exceeds it.
+    nothing, it does so by as much as it exceeds it. Of falls as many are excused as of null leads.
     """
+    from scipy.stats import binom
+
     room = np.maximum(1 - bests.blind, _LEAST_ROOM) if question.shares else 1.0
     leads, nulls = (bests.own - bests.blind) / room, (bests.nulls - bests.blind) / room
-    over = leads - nulls.max(0)
-    margin = _ALONE * question.smallest
-    above = leads > max(float(nulls.max()), 0.0) + margin
-    beyond = above & (leads > bests.noise / room + margin) & (over > margin - float(over.min()))
-    return _clients(bests.victims, beyond), _clients(bests.victims, above)
+    over, margin = leads - nulls.max(0), _ALONE * question.smallest
+    holders = _holders(bests.victims)
+    tops = pd.DataFrame(nulls.T).groupby(holders).max().to_numpy()  # (client, draw)
+    ordered, least = np.sort(tops[~np.isnan(tops)])[::-1], np.sort(over)  # NaN last
+    beyond, above = dict[int, frozenset[int]](), frozenset[int]()
+    for excused in sorted({0, len(set(holders.tolist())) // _EXCUSED}):
+        limit = max(float(ordered[min(excused, len(ordered) - 1)]), 0.0) + margin
+        standing = leads > limit
+        fall = bests.falls[min(excused, len(bests.falls) - 1)] / room
+        apart = (leads > fall + margin) & (over > margin - least[excused])
+        beyond[excused] = frozenset(holders[standing & apart].tolist())
+        clients, lucky = frozenset(holders[standing].tolist()), int((tops > limit).any(1).sum())
+        by_chance = binom.sf(len(clients) - 1, len(clients) + lucky, 1 / (len(nulls) + 1))
+        if len(clients) > len(above) and (not excused or by_chance <= _DOUBT):
+            above = clients
+    return beyond, above
 
 
-def _clients(victims: Sequence[VictimKey], where: npt.NDArray[np.bool_]) -> frozenset[int]:
-    """The clients of these victims; of clients who hold the same row the first."""
-    chosen = [victim for victim, hit in zip(victims, where.tolist(), strict=True) if hit]
+def _holders(victims: Sequence[VictimKey]) -> npt.NDArray[np.intp]:
+    """The client of each victim; of clients who hold the same row the first."""
     holder: dict[int, int] = {}
-    return frozenset(
-        holder.setdefault(victim.row, victim.owner) if victim.row >= 0 else victim.owner
-        for victim in chosen
-    )
-
-
-def _is_without_scatter(lead: Difference) -> bool:
-    """Whether it is 0 at every client: its interval is that of a share of none of so many."""
-    nothing = clopper_pearson(0.0, lead.clusters, (1 - lead.level) / 2)[1]
-    ends = (lead.mean, lead.low, lead.high)
-    return all(
-        end is not None and math.isclose(end, value, abs_tol=1e-9)
-        for end, value in zip(ends, (0.0, -nothing, nothing), strict=True)
+    return np.array(
+        [holder.setdefault(v.row, v.owner) if v.row >= 0 else v.owner for v in victims], dtype=int
     )
 
 

@@ -13,7 +13,7 @@ from experiments.analysis.paired import Scored, difference, estimate, is_attack
 from experiments.analysis.portfolio import blind_guess
 from experiments.plan.entries import allows_for
 from experiments.stages.search_errors import SearchErrors
-from fedsim.records import LOST, AttackKey
+from fedsim.records import AttackKey
 
 MISSED = 0.1
 """Share of updates, of those with an objective, of which the private rows have the better one than
@@ -118,11 +118,6 @@ def ended_early(searches: Mapping[AttackKey, Search]) -> Iterator[Reason]:
             counts = {"errors": float(search.errors), "updates": float(search.updates)}
             numbers = counts | {"excess": search.excess}
             yield Reason(kind="search_errors", attack=attack, metric=search.unit, numbers=numbers)
-
-
-def broken(jobs: Mapping[str, int]) -> int:
-    """How many jobs did not end as they should have."""
-    return sum(jobs[status] for status in LOST)
 
 
 def lost(jobs: Mapping[str, int]) -> Iterator[Reason]:

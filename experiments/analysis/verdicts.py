@@ -32,7 +32,6 @@ from experiments.analysis.portfolio import (
 )
 from experiments.analysis.power import (
     Search,
-    broken,
     ended_early,
     lost,
     noted,
@@ -42,7 +41,7 @@ from experiments.analysis.power import (
 )
 from experiments.analysis.statistics import Ends, clopper_pearson
 from experiments.plan.config import VerdictRule
-from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, UNSCORED, AttackKey, Modality
+from fedsim.records import LOST, MAIN, OTHER_CLIENT, PRIOR_ONLY, UNSCORED, AttackKey, Modality
 
 WORDS = ("batch_token_precision", "batch_token_recall")
 """Judged together: listing every word gives full recall, naming one sure word full precision."""
@@ -164,7 +163,7 @@ class Evidence:
     @property
     def attacked(self) -> bool:
         """Whether any attack guessed, or was to and did not end."""
-        return self.match is not None or bool(self.jobs["done"] + broken(self.jobs))
+        return self.match is not None or any(self.jobs[status] for status in ("done", *LOST))
 
     @cached_property
     def lacking(self) -> tuple[Reason, ...]:
@@ -347,10 +346,11 @@ def _open(seen: Evidence) -> Iterator[Reason]:
         yield seen.words.reason
     for side in (seen.by_shares(metric, seen.here.get(metric, ())) for metric in WORDS):
         if side is not None and side.mean_leaks:  # without the other
-            yield Reason(kind="beats_one", metric=side.metric, numbers={"mean": side.mean})
+            yield Reason(kind="beats_one", metric=side.question.metric, numbers={"mean": side.mean})
     yield from (_answered(attack, part) for attack, part in seen.answered if not part.within)
     yield from leaking_parts(seen.attacks, seen.main, seen.question)
     yield from unsure(seen.members)
+    yield from unlike_planted(seen.attacks, seen.planted)
     if seen.labels is not None and not seen.labels.leaks and seen.labels.mean > _MANY_LABELS:
         yield seen.labels.reason
     yield from _more(seen)
@@ -360,8 +360,8 @@ def _answered(attack: Scored, match: Comparison) -> Reason:
     """That an attack, on the victims that it did not refuse, may leak these."""
     of, refused = float(len(attack.values)), float(len(attack.refused))
     least = {"mean": match.mean} if match.leads else {}
-    numbers = {"of": of, "victims": of - refused} | least
-    return Reason(kind="answered", attack=attack.attacker, metric=match.metric, numbers=numbers)
+    numbers, metric = {"of": of, "victims": of - refused} | least, match.question.metric
+    return Reason(kind="answered", attack=attack.attacker, metric=metric, numbers=numbers)
 
 
 def _more(seen: Evidence) -> Iterator[Reason]:
@@ -380,8 +380,6 @@ def _more(seen: Evidence) -> Iterator[Reason]:
 def _reasons(shown: Shown, seen: Evidence) -> Iterator[Reason]:
     rows = shown.rows
     yield from _false_certificates(seen)
-    if rows != "leaks":
-        yield from unlike_planted(seen.attacks, seen.planted)
     if rows in ("not attacked", "not decided"):
         yield from shown.open
     if seen.match is None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
 from torch import nn
 
 from attacks.observed.input_range import likely_range, range_evidence
@@ -18,8 +17,9 @@ from experiments.captures.facts import facts_of
 from experiments.captures.reading import Reading
 from experiments.captures.second_records import read_beside
 from experiments.captures.update import Update, descending, update_of, without_decayed
+from experiments.plan.known_model import check_model_is_known
 from fedsim.config.build import suggest
-from fedsim.config.named_code import is_named
+from fedsim.config.named_code import is_named, options_of_code
 from fedsim.errors import ConfigError
 from fedsim.models import MODELS, transformer
 from fedsim.models.adapters import HEADS
@@ -27,7 +27,7 @@ from fedsim.store.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, 
 from fedsim.store.files import load_tensors
 from fedsim.store.plain_files import check_folder
 from fedsim.store.tensor_files import read_state_dict
-from fedsim.tasks import load_task, named_options, read_spec
+from fedsim.tasks import load_task, read_spec
 from fedsim.tasks.base import Task, state
 from fedsim.tasks.given import Model, task_of
 from fedsim.tasks.images import ImageClassification
@@ -276,13 +276,7 @@ def _task(
     written = store.root / "task.json"
     if model is None:
         if not written.exists():
-            _check_no_bytes(store, key)
-            raise ConfigError(
-                f"{store.root}: does not say which model it is about. Pass it: "
-                "--model HUB_ID_OR_FOLDER, of a network of images --model MODULE:FUNCTION "
-                "--loss MODULE:FUNCTION --image-shape 3,32,32; or model= of Eavesdropper while "
-                "capturing."
-            )
+            check_model_is_known(store.root)
         return load_task(store.root)
     given = {name: value for name, value in description.items() if value}
     if written.exists():
@@ -292,9 +286,8 @@ def _task(
                 given.setdefault("input_shape", spec.owner_shape or spec.input_shape)
             given.setdefault("input_range", (spec.low, spec.high))
             if "loss" not in given and isinstance(model, str) and is_named(model):
-                raise ConfigError(
-                    f"loss: that of {spec.model} is not known. Name both: {named_options(spec)}."
-                )
+                code = options_of_code(spec.factory, spec.loss)
+                raise ConfigError(f"loss: that of {spec.model} is not known. Name both: {code}.")
         elif (
             not {"tokenizer", "loss", "image_shape"} & given.keys()
             and (store.root / "tokenizer").is_dir()
@@ -302,15 +295,6 @@ def _task(
             given["tokenizer"] = str(store.root / "tokenizer")
     shapes = {name: tuple(value.shape) for name, value in store.load(key).received.items()}
     return task_of(model, arrays=shapes, **given)
-
-
-def _check_no_bytes(store: CaptureStore, key: CaptureKey) -> None:
-    """Refuse models of trees, which are sent as one array of bytes."""
-    if [value.dtype for value in store.load(key).received.values()] == [torch.uint8]:
-        raise ConfigError(
-            f"{store.root}: replies are bytes, as a model of trees is sent. If they are XGBoost's, "
-            f"run fedsim trees {store.root}."
-        )
 
 
 def _pretrained(name: str, task: Task) -> Tensors:

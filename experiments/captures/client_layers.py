@@ -44,7 +44,7 @@ def with_client_layers(reading: Reading, earlier: Iterator[Reading]) -> Reading:
         if separate:
             said = "started from the client's last reply, not from what was sent"
             sent = {**seen.sent, **{name: start[name] for name in separate}}
-            shown = Finding(f"{_named(separate)} {said}")
+            shown = Finding("own_start", f"{_named(separate)} {said}")
             return reading.finding(shown, observation=replace(seen, sent=sent))
     separate = [name for names, alike in unlike if abs(alike) < _UNLIKE for name in names]
     if not separate:
@@ -57,7 +57,7 @@ def with_client_layers(reading: Reading, earlier: Iterator[Reading]) -> Reading:
         "next round of the same client is attacked from where they started"
     )
     observation = replace(seen, sent=sent, received=received)
-    return reading.finding(Finding(said, hides=True), observation=observation)
+    return reading.finding(Finding("own_layers", said, hides=True), observation=observation)
 
 
 def _named(names: list[str]) -> str:

@@ -50,13 +50,14 @@ def plain_steps(store: CaptureStore, seen: Observation) -> Reading:
                 applied = _sum([step, server])
                 if cosine(update, applied) > _PARALLEL:
                     corrected = _corrected(replace(seen, sent=model), update, applied, gradient)
-                    return Reading(corrected).finding(Finding(_TAKEN_OUT))
+                    return Reading(corrected).finding(Finding("variates", _TAKEN_OUT))
     records = [name for name in servers if name != _BEHIND]  # a model may have two equal halves
     doubt = (
         f"the server sent {' and '.join(records)} beside the model, by which the client may have "
         "changed its steps, and the replies do not tell the client's own"
     )
-    return Reading(seen).finding(Finding(doubt, hides=True) if records else None)
+    named = Finding("server_record", doubt, hides=True) if records else None
+    return Reading(seen).finding(named)
 
 
 def _corrected(

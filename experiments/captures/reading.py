@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from fedsim.store.capture import Observation
 from fedsim.types import Tensors
@@ -14,14 +14,14 @@ class Finding(NamedTuple):
     """In what a reply departs from the weights, differences or gradients of the model as described.
 
     Attributes:
+        code: what it is, whatever its words, such as ``turned`` of gradients that rise.
         said: a clause.
         hides: whether nothing can be proven because of it; else the reply was read accordingly.
-        cause: what the client did, where that has a name.
     """
 
+    code: str
     said: str
     hides: bool = False
-    cause: Literal["", "weight decay"] = ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ class Reading:
         new = tuple(each for each in findings if each is not None and each.said)
         seen = self.observation if observation is None else observation
         return Reading(seen, (*self.findings, *new), self.wire)
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """What was found."""
+        return frozenset(found.code for found in self.findings)
 
     @property
     def match(self) -> str:

@@ -55,10 +55,10 @@ def read_beside(store: CaptureStore, reading: Reading, network: nn.Module) -> Re
             unread.append(f"{record!r}, {len(tensors)} tensor{'s' * (len(tensors) > 1)}")
         if gradient is not None and best is seen:
             best = replace(seen, kind="gradient", received=gradient)
-            found.append(Finding(f"{record!r} beside it was read as {what}"))
+            found.append(Finding("record", f"{record!r} beside it was read as {what}"))
     if unread:
         said = f"beside the model came {' and '.join(unread)} of the model's shapes, which were not"
-        found.append(Finding(f"{said} read: pass them as gradients", hides=True))
+        found.append(Finding("unread_record", f"{said} read: pass them as gradients", hides=True))
     return replace(reading.finding(*found, observation=best), wire=tuple(listed))
 
 
@@ -171,8 +171,8 @@ def without_weights(scores: Tensors, sent: Tensors) -> tuple[Tensors, Finding]:
     products = _spread(divided) < _spread(scores)
     what = "|g w|, and were divided by the weights" if products else "|g|"
     said = f"no entry is negative: they are absolute values, as saliency scores are, read as {what}"
-    lost = Finding(f"{said}; their signs are lost, and no proof is left", hides=True)
-    return (divided if products else scores), lost
+    said = f"{said}; their signs are lost, and no proof is left"
+    return (divided if products else scores), Finding("unsigned", said, hides=True)
 
 
 def _as_sent(gradient: Tensors, seen: Observation) -> Tensors:

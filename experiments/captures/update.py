@@ -147,7 +147,7 @@ class Update:
         likely = None if shown is None else likely_range([shown])
         if likely is None or likely.form.plain:
             return cls(reading, made)
-        return cls(reading.finding(Finding(str(likely))), likely.of(made))
+        return cls(reading.finding(Finding("range", str(likely))), likely.of(made))
 
     @property
     def observation(self) -> Observation:
@@ -233,7 +233,7 @@ def update_of(
     weights = got.tensors
     if times != 1:
         weights = {k: v / times if v.is_floating_point() else v for k, v in weights.items()}
-        multiplied = Finding(f"they are {times} times weights, and were divided")
+        multiplied = Finding("multiplied", f"they are {times} times weights, and were divided")
     tensors, whole = at_own_precision(tensors), at_own_precision(weights)
     whole, kind = _as_weights(tensors, whole, kind)
     observation = Observation(  # copied, as a program trains on with what it handed over
@@ -245,7 +245,8 @@ def update_of(
     )
     observation, counted = _counted(observation, network)
     absent = None if key is None else _absent(lacks(sent, network), lacks(got, network), reply)
-    matched, doubted = Finding(f"{what}: {got.how}"), Finding(task.doubt, hides=True)
+    matched = Finding("matched", f"{what}: {got.how}")
+    doubted = Finding("task", task.doubt, hides=True)
     return Reading(observation).finding(
         matched, completed, multiplied, counted, doubted, unsigned, absent
     )
@@ -259,7 +260,7 @@ def _counted(seen: Observation, network: nn.Module) -> tuple[Observation, Findin
         return shown, None
     # Gradients of several batches may be accumulated into one step.
     taken = "es, taken for as many steps" if steps > 1 else ""
-    return shown, Finding(f"its normalisation layers counted {steps} batch{taken}")
+    return shown, Finding("counted", f"its normalisation layers counted {steps} batch{taken}")
 
 
 def _absent(unsent: Sequence[str], silent: Sequence[str], reply: Tensors) -> Finding | None:
@@ -272,6 +273,7 @@ def _absent(unsent: Sequence[str], silent: Sequence[str], reply: Tensors) -> Fin
     more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
     advice = "; pass the client's, base=state_dict or --base FILE" if unsent else ""
     return Finding(
+        "absent",
         f"{silent[0]!r}{more} did not come back: where the client has its own (a personalised "
         f"head, FedBN), nothing behind them is proven{advice}",
         hides=True,
@@ -325,15 +327,15 @@ def descending(reading: Reading, task: Task) -> Reading:
         return reading
     turned = replace(seen, received={name: -value for name, value in seen.received.items()})
     said = "they rise where a loss's fall, and were turned round"
-    return reading.finding(Finding(said), observation=turned)
+    return reading.finding(Finding("turned", said), observation=turned)
 
 
 def without_decayed(reading: Reading, task: Task) -> Reading:
     """The update without what weight decay or a penalty left of the weights that were sent."""
     if penalty := loss_penalty(reading.observation, task):
-        return reading.finding(Finding(penalty, hides=True))
+        return reading.finding(Finding("penalty", penalty, hides=True))
     seen, said = without_decay(reading.observation, task)
-    return reading.finding(Finding(said, cause="weight decay"), observation=seen)
+    return reading.finding(Finding("decay", said), observation=seen)
 
 
 def _shapes(given: Given | None) -> dict[str, tuple[int, ...]]:
@@ -358,7 +360,9 @@ def _completed(
         )
     whole = {name: sent.tensors.get(name, more.get(name)) for name in own_tensors(network)}
     tensors = {name: value for name, value in whole.items() if value is not None}
-    return tensors, Finding(f"{len(lacking)} tensors that were not sent come from base")
+    return tensors, Finding(
+        "completed", f"{len(lacking)} tensors that were not sent come from base"
+    )
 
 
 def _check_moved(

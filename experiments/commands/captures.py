@@ -77,8 +77,15 @@ def captures_of(folder: Path) -> Path:
 
 
 def _check_named(folder: Path, model: str | None) -> None:
-    """Refuse state dicts of no named model, before anything slow is imported."""
-    if not model and are_state_dicts(folder) and not (folder / "captures" / "task.json").exists():
+    """Refuse captures of no named model, before anything slow is imported."""
+    if model:
+        return
+    captures = folder / "captures" if are_state_dicts(folder) else folder
+    if captures == folder or (captures / "task.json").exists():
+        from experiments.plan.known_model import check_model_is_known
+
+        check_model_is_known(captures.resolve())
+    else:
         raise ConfigError(
             f"{folder}: holds state dicts, and nothing says which model they are of. Pass --model "
             "HUB_ID_OR_FOLDER, of a network of your own --model MODULE:NAME --loss MODULE:NAME "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from statistics import fmean
-from typing import TypeAlias
 
 from experiments.analysis.frames import frame
 from experiments.analysis.keys import FamilyKey
+from experiments.bounds.records import LimitsRecord
 from experiments.report.limit_tables import rank_table, success_table
 from experiments.report.run_results import RunResults
 from experiments.report.tables import Number, Table
@@ -20,45 +20,18 @@ from fedsim.config.cell import CellConfig
 _MOST = 20
 """Largest number of columns that fits the page."""
 
-Maker: TypeAlias = Callable[[RunResults], Table | None]
-"""What the cells of a chapter came to -> table; None if there is nothing to show."""
-
-
-def norms_by_class(results: RunResults) -> Table | None:
-    """Mean norm of the updates of each class."""
-    return class_norms(results.updates, results.cells)
-
-
-def rank_lights(results: RunResults) -> Table | None:
-    """Whether exact attacks can work; None before ``fedsim limits`` was run."""
-    ranks = results.limits.ranks if results.limits else ()
-    return rank_table(ranks, _settings(results)) if ranks else None
-
-
-def success_bounds(results: RunResults) -> Table | None:
-    """Largest chance of a right guess under differential privacy."""
-    successes = results.limits.successes if results.limits else ()
-    return success_table(successes, _settings(results)) if successes else None
-
-
-def _settings(results: RunResults) -> Mapping[str, str]:
-    """The setting of each cell with a rank or a chance; limits are those of the first seed."""
-    limits = (*results.limits.ranks, *results.limits.successes) if results.limits else ()
-    runs = {limit.cell: limit.run for limit in limits}
-    return settings({name: results.cells[name] for name in runs}, runs)
-
-
-APPENDIX: dict[str, Maker] = {
-    "Updates by class": norms_by_class,
-    "Whether exact attacks can work": rank_lights,
-    "How often a guess can be right": success_bounds,
-}
-"""Heading on the page -> the function that makes the table."""
-
 
 def appendix(results: RunResults) -> dict[str, Table]:
-    """Heading -> table, for one chapter."""
-    tables = {heading: make(results) for heading, make in APPENDIX.items()}
+    """Heading -> table, for one chapter; what ``fedsim limits`` wrote is of the first seed."""
+    limits = results.limits or LimitsRecord(ranks=(), successes=(), budgets=())
+    ranks, successes = limits.ranks, limits.successes
+    runs = {limit.cell: limit.run for limit in (*ranks, *successes)}
+    labels = settings({name: results.cells[name] for name in runs}, runs)
+    tables = {
+        "Updates by class": class_norms(results.updates, results.cells),
+        "Whether exact attacks can work": rank_table(ranks, labels) if ranks else None,
+        "How often a guess can be right": success_table(successes, labels) if successes else None,
+    }
     return {heading: table.filled for heading, table in tables.items() if table is not None}
 
 

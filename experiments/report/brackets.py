@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from experiments.analysis.findings import Leakage, Result, TaskFindings
@@ -19,7 +20,7 @@ from experiments.stages.coverage import EXACT_PSNR
 from experiments.wording.names import show
 from fedsim.config.cell import CellConfig
 from fedsim.defenses import build_chain
-from fedsim.records import PRIOR_ONLY, Modality, SimulationRecord
+from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, Modality, SimulationRecord
 from fedsim.store.files import read_record
 
 _ERROR = "mse"
@@ -141,15 +142,35 @@ def brackets(
         if all(each)
     }
     return {
-        place: bracket(section, limit, [r for r in section.results if r.place == place])
+        place: bracket(
+            limit,
+            section.modality,
+            section.rule,
+            [result for result in section.results if result.place == place],
+            partial(attack_label, section),
+        )
         for place, limit in known.items()
     }
 
 
-def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]) -> Bracket:
-    """Both sides under one defense; ``results`` are of the attacks on it, with their controls."""
-    text = section.modality == "text"
-    metric = section.main if text else _ERROR
+def bracket(
+    limit: BudgetLimit,
+    modality: Modality,
+    rule: VerdictRule,
+    results: Iterable[Result] = (),
+    name: Callable[[AttackKey], str] = str,
+) -> Bracket:
+    """Both sides under one defense; the upper one alone where it was not attacked.
+
+    Args:
+        limit: the information in the replies.
+        modality: decides the metric.
+        rule: the smallest effect that counts.
+        results: of the attacks on it, with their controls.
+        name: of an attack.
+    """
+    text = modality == "text"
+    metric = MAIN[modality] if text else _ERROR
     every = [(result, result.leakage[metric]) for result in results if metric in result.leakage]
     blinds = [
         leakage.mean if text else decibels(leakage.mean)
@@ -165,33 +186,16 @@ def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]
     unit = "1" if text else "dB"
     both = Bracket(
         limit=limit,
-        attack=attack_label(section, best.attacker) if best else "",
+        attack=name(best.attacker) if best else "",
         reached=_mean(reached, text=text) if reached else None,
         least=Number(_surely(reached, text=text), unit) if reached else None,
         blind=None if guess is None else Number(guess, unit),
         most=_most(limit, guess, text=text),
         assumed=_inside(limit.assumed, EXACT_PSNR),
         exact=_inside(limit.exact, CERTAIN, "1"),
-        holds=holds(limit, section.modality, section.rule),
+        holds=holds(limit, modality, rule),
     )
     return replace(both, holds=both.holds and not both.contradictory)
-
-
-def unscored(limit: BudgetLimit, rule: VerdictRule) -> Bracket:
-    """The upper side alone, of a cell that was not attacked."""
-    proved, assumed = (_inside(end, EXACT_PSNR) for end in (limit.proved, limit.assumed))
-    image = limit.images > 0
-    return Bracket(
-        limit,
-        "",
-        None,
-        None,
-        None,
-        proved,
-        assumed,
-        _inside(limit.exact, CERTAIN, "1"),
-        holds(limit, "image" if image else "text", rule),
-    )
 
 
 def holds(limit: BudgetLimit, modality: Modality, rule: VerdictRule) -> bool:

@@ -154,7 +154,7 @@ class Chapter:
     @cached_property
     def figures(self) -> list[Figure]:
         """Leakage and utility by round."""
-        return curves(self.section, f"{self.anchor}-rounds", (self.section.main,))
+        return curves(self.section, f"{self.anchor}-rounds")
 
     @cached_property
     def unions(self) -> list[Figure]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from experiments.analysis.findings import CURVES, Leakage, Result, RoundUtility, TaskFindings
+from experiments.analysis.findings import Leakage, Result, RoundUtility, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.report.figures import (
     INK,
@@ -45,16 +45,16 @@ Panels = dict[str, list[Result]]
 
 
 class Drawing(NamedTuple):
-    """A figure before it is drawn; ``ending`` is that of its name."""
+    """A figure before it is drawn; ``number`` is that of its setting."""
 
-    ending: str
+    number: int
     caption: str
     draw: Callable[[Any], None]
     size: Size
 
 
-def curves(section: TaskFindings, stem: str, metrics: Sequence[str] | None = None) -> list[Figure]:
-    """A figure for each setting and metric that was observed in two rounds or more.
+def curves(section: TaskFindings, stem: str) -> list[Figure]:
+    """A figure for each setting that was observed in two rounds or more, of the main metric.
 
     Where there are probes, they are drawn and the clients are not: only their rows are the same in
     each round.
@@ -62,16 +62,15 @@ def curves(section: TaskFindings, stem: str, metrics: Sequence[str] | None = Non
     Args:
         section: what was found.
         stem: begins the names.
-        metrics: those to draw; all that are drawn by round if not given.
     """
     return [
-        figure(f"{stem}-{ending}", caption, draw, size)
-        for ending, caption, draw, size in drawings(section, metrics)
+        figure(f"{stem}-{number}", caption, draw, size)
+        for number, caption, draw, size in drawings(section, section.main)
     ]
 
 
-def drawings(section: TaskFindings, metrics: Sequence[str] | None = None) -> list[Drawing]:
-    """What ``curves`` draws."""
+def drawings(section: TaskFindings, metric: str) -> list[Drawing]:
+    """What ``curves`` draws, of any metric."""
     settings: dict[str, Panels] = {}
     for result in section.results:
         if not result.is_null and len(result.rounds.get(section.main, ())) > 1:
@@ -83,15 +82,13 @@ def drawings(section: TaskFindings, metrics: Sequence[str] | None = None) -> lis
             attack: [result for result in results if result.probe != "none"] or results
             for attack, results in panels.items()
         }
-        for metric in metrics or CURVES[section.modality]:
-            shown = {
-                attack: results
-                for attack, results in drawn.items()
-                if all(len(result.rounds.get(metric, ())) > 1 for result in results)
-            }
-            if shown:
-                more = "" if metric == section.main else f"-{metric.replace('_', '-')}"
-                finished.append(_drawing(section, f"{number}{more}", setting, metric, shown))
+        shown = {
+            attack: results
+            for attack, results in drawn.items()
+            if all(len(result.rounds.get(metric, ())) > 1 for result in results)
+        }
+        if shown:
+            finished.append(_drawing(section, number, setting, metric, shown))
     return finished
 
 
@@ -115,7 +112,7 @@ def smoothed(measured: Sequence[RoundUtility], name: str, width: int) -> list[fl
 
 
 def _drawing(
-    section: TaskFindings, ending: str, setting: str, metric: str, panels: Panels
+    section: TaskFindings, number: int, setting: str, metric: str, panels: Panels
 ) -> Drawing:
     utility = section.utility_name
     first = next(iter(panels.values()))[0]
@@ -134,8 +131,8 @@ def _drawing(
         grid = canvas.add_gridspec(max(rows, below + 1) if utility else rows, columns)
         style = strokes(section.places)
         axes: Any = None
-        for number, (attack, results) in enumerate(panels.items()):
-            spot = grid[number // columns, number % columns]
+        for place, (attack, results) in enumerate(panels.items()):
+            spot = grid[place // columns, place % columns]
             axes = canvas.add_subplot(spot, sharex=axes, sharey=axes)
             _leakage(axes, section, metric, results, style)
             above = attack if len(attack) <= WIDE else attack.replace(" (", "\n(", 1)
@@ -148,7 +145,7 @@ def _drawing(
         legend_beside(canvas)
 
     height = 2.75 * (max(rows, below + 1) if utility else rows)
-    return Drawing(ending, caption, draw, (3.1 * columns + (4.2 if columns == 1 else 2.7), height))
+    return Drawing(number, caption, draw, (3.1 * columns + (4.2 if columns == 1 else 2.7), height))
 
 
 def _leakage(

@@ -42,7 +42,8 @@ def details(section: TaskFindings, verdict: Verdict, base: Verdict | None) -> It
     for reason in verdict.reasons:
         if reason.kind == "false_certificates":
             yield say("detail.false", why=phrase(section, reason))
-    hardly = mostly_refused(verdict) and verdict.rows in ("not decided", "no leak found")
+    refused = verdict.strongest.refused if verdict.strongest is not None else 0
+    hardly = 2 * refused > verdict.victims and verdict.rows in ("not decided", "no leak found")
     if hardly:
         yield _refused(section, verdict, "detail.hardly")
     yield from _weak(section, verdict, base)
@@ -57,7 +58,7 @@ def details(section: TaskFindings, verdict: Verdict, base: Verdict | None) -> It
     if best := verdict.members:
         facts = {"metric": METRICS[best.metric], "value": str(best.number)}
         yield say("detail.members", attack=best.attack, **facts)
-    if verdict.strongest is not None and verdict.strongest.refused and not hardly:
+    if refused and not hardly:
         yield _refused(section, verdict, "detail.refused")
     yield from _noted(section, verdict)
     if verdict.rows != "not attacked":
@@ -125,11 +126,6 @@ def _doubt(section: TaskFindings, verdict: Verdict) -> Iterator[Said]:
     open_ = list(dict.fromkeys(str(phrase(section, reason)) for reason in reasons))
     more = [sentence("detail.more", more=len(open_) - _MOST)] if len(open_) > _MOST else []
     yield say("detail.open", reasons="; ".join([*open_[:_MOST], *more]))
-
-
-def mostly_refused(verdict: Verdict) -> bool:
-    """Whether the strongest attack refused more than half of the victims."""
-    return verdict.strongest is not None and 2 * verdict.strongest.refused > verdict.victims
 
 
 def _refused(section: TaskFindings, verdict: Verdict, reason: str) -> Said:

@@ -10,10 +10,9 @@ from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.report.costs import signed
 from experiments.report.details import recovered, refusals
-from experiments.report.naming import attack_label, bare_name, things
+from experiments.report.naming import attack_label, name_of, things
 from experiments.report.numbers import useful
 from experiments.report.statements import word_of
-from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
 from fedsim.records import PRIOR_ONLY
 from fedsim.store.files import read_record
@@ -64,9 +63,7 @@ def headline(run: Path) -> list[ClosingRow]:
 def closing_rows(section: TaskFindings) -> Iterator[ClosingRow]:
     """One row for each defense."""
     for verdict in sorted(section.evidence.verdicts, key=_urgency):
-        name = defense_name(verdict.defense, verdict.defense_options)
-        where = bare_name(section) if verdict.defense == "none" else name
-        yield _row(section, verdict, where)
+        yield _row(section, verdict, name_of(section, verdict))
 
 
 def closing_table(rows: Sequence[ClosingRow]) -> str:
@@ -95,12 +92,14 @@ def _urgency(verdict: Verdict) -> tuple[bool, bool]:
 
 def _row(section: TaskFindings, verdict: Verdict, where: str) -> ClosingRow:
     """The word of a verdict, its strongest attack, and what came back."""
-    refused = _refused(section, verdict)
+    causes = refusals(section, verdict.place).items()
+    refused = "; ".join(f"{who} refused{f': {why}' if why else ''}" for who, why in causes)
     if verdict.strongest is None:
         measured = any(r.leakage and section.main not in r.leakage for r in section.results)
         why = f"{section.main} is not in metrics" if measured else "no attack could run"
         return ClosingRow(where, why, refused=refused)
     counts, grade = recovered(section, verdict), f" ({verdict.grade})"
+    change = useful(section, verdict.place)[1]
     result = section.result(verdict.place, verdict.strongest.attacker)
     known = result.leakage.get(section.main) if result else None
     blind = verdict.nulls.get(PRIOR_ONLY)
@@ -112,17 +111,6 @@ def _row(section: TaskFindings, verdict: Verdict, where: str) -> ClosingRow:
         blind="" if blind is None else f"{blind:.3g}",
         worst="" if known is None else f"{known.worst:.3g}",
         recovered=f"{counts[0]} of {counts[1]} {things(section)}" if counts else "",
-        cost=_cost(section, verdict),
+        cost=f"{title(section.utility_name or '')} {signed(change)}" if change else "",
         refused=refused,
     )
-
-
-def _cost(section: TaskFindings, verdict: Verdict) -> str:
-    change = useful(section, verdict.place)[1]
-    return f"{title(section.utility_name or '')} {signed(change)}" if change else ""
-
-
-def _refused(section: TaskFindings, verdict: Verdict) -> str:
-    """Which attacks refused every victim, and why: ``LAMP refused: no prior``."""
-    known = refusals(section, verdict.place).items()
-    return "; ".join(f"{name} refused{f': {reason}' if reason else ''}" for name, reason in known)

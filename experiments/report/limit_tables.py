@@ -17,7 +17,7 @@ from experiments.bounds.records import (
     SuccessLimit,
 )
 from experiments.plan.folder import Run, read_rules
-from experiments.report.brackets import Bracket, brackets, unscored
+from experiments.report.brackets import Bracket, bracket, brackets
 from experiments.report.tables import Number, Table, Value, to_terminal
 from experiments.stages.search_errors import SearchErrors, read_searches
 from experiments.wording.catalogue import sentence
@@ -154,7 +154,10 @@ def limit_tables(run: Run, record: LimitsRecord) -> Limits:
     known = {budget.cell: budget for budget in record.budgets}
     rules = read_rules(run.root)
     scored = [bracket for section in sections for bracket in brackets(section, known).values()]
-    both = {cell: unscored(limit, rules[experiments[cell]]) for cell, limit in known.items()}
+    both = {
+        cell: bracket(limit, "image" if limit.images else "text", rules[experiments[cell]])
+        for cell, limit in known.items()
+    }
     both |= {bracket.limit.cell: bracket for bracket in scored}
     tables = (
         rank_table(record.ranks, labels),

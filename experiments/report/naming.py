@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.analysis.findings import HEADLINE, Result, TaskFindings
-from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting, Placed
 from experiments.wording.catalogue import sentence
 from experiments.wording.defense_names import NO_DEFENSE, defense_name
 from experiments.wording.names import title, told_apart
@@ -52,6 +52,13 @@ def bare(section: TaskFindings) -> str:
 def bare_name(section: TaskFindings) -> str:
     """The name of the defense "none"."""
     return sentence("defense.not_known") if section.foreign else NO_DEFENSE
+
+
+def name_of(section: TaskFindings, place: DefenseInSetting | Placed) -> str:
+    """Display name of a defense, or that there is none."""
+    if place.defense == "none":
+        return bare_name(section)
+    return defense_name(place.defense, place.defense_options)
 
 
 def unit_of(section: TaskFindings, metric: str) -> str:

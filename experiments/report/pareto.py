@@ -20,10 +20,9 @@ from experiments.report.figures import (
     legend_beside,
     strokes,
 )
-from experiments.report.naming import bare_name, unit_of_main
+from experiments.report.naming import name_of, unit_of_main
 from experiments.report.numbers import null_of, reached, useful
 from experiments.report.tables import Number
-from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY
 
@@ -66,8 +65,7 @@ def _spot(section: TaskFindings, verdict: Verdict) -> Spot | None:
         use = Number(use.value, use.unit, *ends)
     else:
         use = Number(use.value, use.unit)
-    name = defense_name(verdict.defense, verdict.defense_options)
-    label = bare_name(section) if verdict.defense == "none" else name
+    label = name_of(section, verdict)
     return Spot(verdict.place, use, leak, f"{label}, ε = {epsilon}" if epsilon else label)
 
 

@@ -64,7 +64,7 @@ class RunFrames:
         curves = [
             (drawing.draw, drawing.size)
             for section in read_record(self.root / "summary.json", Findings).sections
-            for drawing in drawings(section, [metric or section.main])
+            for drawing in drawings(section, metric or section.main)
         ]
         if not curves:
             raise StoreError(

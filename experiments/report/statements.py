@@ -6,14 +6,16 @@ does so only as far as these attacks tell.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from experiments.analysis.evidence import Verdict, Word
 from experiments.analysis.findings import TaskFindings
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.statistics import FEW
 from experiments.report.details import details
-from experiments.report.naming import bare, bare_name, things, unit_of_main
+from experiments.report.naming import bare, name_of, things, unit_of_main
 from experiments.report.reasons import share
 from experiments.wording.catalogue import Said, say, sentence
 from experiments.wording.defense_names import defense_name
@@ -117,11 +119,8 @@ def _statement(
     base: Verdict | None,
     details: tuple[Said, ...] = (),
 ) -> Statement:
-    first = group[0]
-    none = first.defense == "none"
-    name = bare_name(section) if none else defense_name(first.defense, first.defense_options)
-    said = word_of(section, first)
-    lead = _lead(section, group, base)
+    first, lead = group[0], _lead(section, group, base)
+    name, said = name_of(section, first), word_of(section, first)
     return Statement(name, first.word, said, first.grade or "", lead, details)
 
 
@@ -129,18 +128,19 @@ def _lead(section: TaskFindings, group: Sequence[Verdict], base: Verdict | None)
     first, them = group[0], things(section)
     facts = {"them": them, "Them": capital(them), "smallest": show_smallest(section, first)}
     rows = sentence(f"rows.{first.rows}", **facts)
-    return say(f"verdict.{kind_of(first, base)}", where=_where(section, group), rows=rows, **facts)
+    here = where(section, group, _beside)
+    return say(f"verdict.{kind_of(first, base)}", where=here, rows=rows, **facts)
 
 
-def _where(section: TaskFindings, group: Sequence[Verdict]) -> str:
+def where(
+    section: TaskFindings,
+    group: Collection[DefenseInSetting | Verdict],
+    beside: Callable[[Any], str] = lambda _: "",
+) -> str:
     """``without a defense (3 of 8 clients, ...) and under sign (1 of 8 clients, ...)``."""
-    undefended = [bare(section) + _beside(v) for v in group if v.defense == "none"]
-    defended = [
-        defense_name(v.defense, v.defense_options) + _beside(v)
-        for v in group
-        if v.defense != "none"
-    ]
-    return " and ".join([*undefended, *([f"under {names(defended)}"] if defended else [])])
+    undefended = {bare(section) + beside(one): None for one in group if one.defense == "none"}
+    defended = {name_of(section, o) + beside(o): None for o in group if o.defense != "none"}
+    return listed([*undefended, *([f"under {names(list(defended))}"] if defended else [])])
 
 
 def _beside(verdict: Verdict) -> str:

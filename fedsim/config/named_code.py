@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, StoreError
 
 ALLOWED = "FEDSIM_NAMED_CODE"
 """Environment variable: JSON, each allowed name with the folder that its modules are looked for in.
@@ -59,6 +59,22 @@ def check_allowed(name: str, where: str) -> None:
         raise ConfigError(
             f"{where}: {name!r} makes the model, and no code that a run folder names is run. "
             "Name the experiment file that the run was made from, with --out for its folder."
+        )
+
+
+def options_of_code(factory: str, loss: str) -> str:
+    """The options by which a user names the network and the loss that captures are of."""
+    is_users = not factory.startswith("torch.")  # such as Sequential, empty if there is none
+    model = factory.replace("__main__:", "FILE.py:") if is_users else "MODULE:FUNCTION"
+    return f"--model {model} --loss {loss.replace('__main__:', 'FILE.py:') or 'MODULE:FUNCTION'}"
+
+
+def check_code(factory: str, loss: str, where: Path) -> None:
+    """Raise ``StoreError`` unless a user named what makes the network of captures, and the loss."""
+    if not is_allowed(factory) or (loss and not is_allowed(loss)):
+        raise StoreError(
+            f"{where}: its model is a {factory}, and no code that a file names is run. Name it "
+            f"yourself: {options_of_code(factory, loss)}."
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsim.config.build import registry, suggest
 from fedsim.config.cell import KINDS, TaskConfig, TaskKind
-from fedsim.config.named_code import is_allowed, is_named, named_function
+from fedsim.config.named_code import check_code, is_allowed, is_named, named_function
 from fedsim.errors import ConfigError, StoreError
 from fedsim.models import IMAGE_MODELS, families, is_image_model, transformer
 from fedsim.store.files import check_hashes, hashes, read_json, read_record, write_json
@@ -165,7 +165,7 @@ def is_loadable(folder: Path) -> bool:
         return True
     spec = read_spec(folder)
     if spec.factory:
-        return _has_allowed_code(spec)
+        return is_allowed(spec.factory) and (not spec.loss or is_allowed(spec.loss))
     return is_allowed(spec.model) or not is_named(spec.model)
 
 
@@ -215,26 +215,9 @@ def from_elsewhere(captures: Path) -> bool:
     return (captures / "run.json").exists()
 
 
-def named_options(spec: TaskSpec) -> str:
-    """The options by which a user names the network and the loss of captures."""
-    is_users = not spec.factory.startswith("torch.")  # such as Sequential, empty if there is none
-    model = spec.factory.replace("__main__:", "FILE.py:") if is_users else "MODULE:FUNCTION"
-    loss = spec.loss.replace("__main__:", "FILE.py:") or "MODULE:FUNCTION"
-    return f"--model {model} --loss {loss}"
-
-
-def _has_allowed_code(spec: TaskSpec) -> bool:
-    """Whether a user has named the network and its loss on this command line."""
-    return is_allowed(spec.factory) and (not spec.loss or is_allowed(spec.loss))
-
-
 def _of_factory(spec: TaskSpec, folder: Path) -> Task:
     """The task of a network that the user has named, with its loss, on this command line."""
-    if not _has_allowed_code(spec):
-        raise StoreError(
-            f"{folder / 'task.json'}: its model is a {spec.factory}, and no code that a file "
-            f"names is run. Name it yourself: {named_options(spec)}."
-        )
+    check_code(spec.factory, spec.loss, folder / "task.json")
     shape = spec.owner_shape or spec.input_shape
     model = named_function(spec.factory, "model")
     loss = named_function(spec.loss, "loss") if spec.loss else None

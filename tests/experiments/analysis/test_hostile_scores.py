@@ -1,5 +1,7 @@
 """Scores that are made up to break a verdict."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from fedsim.errors import ConfigError
 from fedsim.records import OTHER_CLIENT
 from tests.experiments.analysis.broken import (
     ATTACK,
+    NO_ROWS,
     PLACE,
     PRIOR,
     Floats,
@@ -160,3 +163,67 @@ def test_blind_lists_of_phrases_are_called_as_often_as_the_page_says(
         called += judged(known, "text").grade == "verbatim"
     print(f"{clients} clients, p = {p}: {called} of 150 called verbatim, {alone} by one other")
     assert called <= 15
+
+
+def minority(clients: int, read: int, lead: float) -> tuple[Floats, Floats, Floats]:
+    """The first clients are read; nulls are as the blind guess."""
+    rng = np.random.default_rng(5)
+    blind = rng.normal(12.5, 1, clients)
+    own, other = (blind + rng.normal(0, 0.1, clients) for _ in range(2))
+    own[:read] += lead
+    return own, blind, other
+
+
+@pytest.mark.parametrize(
+    ("clients", "read", "twins", "word"),
+    [
+        (400, 20, 0, "leaks"),
+        (400, 20, 4, "not decided"),
+        (400, 80, 20, "leaks"),
+        (100, 6, 2, "not decided"),
+        (400, 0, 4, "no leak found"),
+        (400, 4, 8, "no leak found"),
+    ],
+)
+def test_twins_of_some_rows_hide_no_minority(
+    clients: int, read: int, twins: int, word: str
+) -> None:
+    # A donor with the same picture: the null guess is as good as the best own one.
+    own, blind, other = minority(clients, read, 8.0)
+    other[clients - twins :] += 11.0
+    assert judged({"psnr": (own, blind, other)}, "image").word == word
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "word"),
+    [
+        (20, 20.5, "not decided"),
+        (20, 32.0, "not decided"),
+        (303, 32.0, "leaks"),  # three of them beside a null guess
+        (0, 12.5, "no leak found"),
+    ],
+)
+def test_victims_without_a_null_guess_hide_no_minority(read: int, value: float, word: str) -> None:
+    own, blind, other = scores(*minority(400, read, value - 12.5))
+    compared = {victim: x for victim, x in other.values.items() if victim.client >= 300}
+    known = [own, blind, replace(other, values=compared)]
+    verdict = judge(PLACE, NO_ROWS, {"psnr": known}, "image", working={ATTACK: ""})
+    assert verdict.word == word
+
+
+def test_one_guess_that_went_astray_hides_no_minority() -> None:
+    own, blind, other = minority(400, 80, 8.0)
+    own[-1] -= 15.0
+    assert judged({"psnr": (own, blind, other)}, "image").word == "leaks"
+
+
+@pytest.mark.parametrize("twins", [0, 10])
+def test_leads_of_chance_alone_are_no_minority(twins: int) -> None:
+    rng, called = np.random.default_rng(8), 0
+    for _ in range(60):
+        blind = rng.normal(12.5, 1, 200)
+        own, other = (blind + rng.standard_t(3, 200) for _ in range(2))
+        other[:twins] += 8
+        own[:twins] += 8 * rng.integers(0, 2, twins)
+        called += judged({"psnr": (own, blind, other)}, "image").grade is not None
+    assert called <= 4  # 2.5 % of 60, and three standard deviations

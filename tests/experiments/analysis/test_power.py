@@ -36,7 +36,9 @@ def test_a_search_that_missed_the_private_rows_keeps_the_word_open(errors: int, 
 
 
 @pytest.mark.parametrize(("planted", "said"), [(20.0, True), (10.0, False)])
-def test_an_attack_that_reads_planted_rows_alone_says_so(planted: float, said: bool) -> None:
+def test_an_attack_that_reads_planted_rows_alone_keeps_the_word_open(
+    planted: float, said: bool
+) -> None:
     known = {name: scores(*parts) for name, parts in images(60, 0).items()}
     values = {
         VictimKey(0, 100 + client, 1, 0, 900 + client): planted + client % 3 for client in range(8)
@@ -44,7 +46,7 @@ def test_an_attack_that_reads_planted_rows_alone_says_so(planted: float, said: b
     beside = [Scored(PLACE, ATTACK, "none", values)]
     verdict = judge(PLACE, NO_ROWS, known, "image", working={ATTACK: ""}, planted=beside)
     told = [reason for reason in verdict.reasons if reason.kind == "planted"]
-    assert verdict.word == "no leak found"
+    assert verdict.word == ("not decided" if said else "no leak found")
     assert [reason.numbers["planted"] > planted for reason in told] == [True] * said
 
 

@@ -16,12 +16,12 @@ from experiments import cli
 from experiments.captures.guess import NO_SCORE, Guess
 from experiments.captures.score_stage import score_captures
 from experiments.wording.catalogue import sentence
+from fedsim.config.named_code import options_of_code
 from fedsim.errors import ConfigError, StoreError
 from fedsim.models.adapters import Adapters, adapt
 from fedsim.store.capture import CaptureStore
 from fedsim.store.files import Sealed, read_record, write_json
 from fedsim.store.truth import TruthStore
-from fedsim.tasks import named_options
 from fedsim.tasks.given import task_of
 from fedsim.types import Batch
 from tests.experiments.captures.cases import adapters, broken, by_name, federate, numbered
@@ -145,7 +145,7 @@ def test_numbered_arrays_and_a_second_run_in_a_folder_of_its_own(
     captures = fedsim.captured(tmp_path / "captures-2", held.model, tokenizer=held.tokenizer)
     first = next(iter(captures))
     assert len(captures) == 2
-    assert "shape and order" in first.match
+    assert "matched" in first.reading.codes
     assert first.claimed_examples == 7
     assert fedsim.attack(first, "span", quiet=True).texts == (SENTENCE,)
 
@@ -189,4 +189,7 @@ def test_images_of_one_class_are_printed_in_one_line() -> None:
 def test_a_class_of_torch_is_not_named_as_what_makes_a_network() -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5))
     spec = task_of(network, loss=loss, image_shape=(1, 8, 8)).spec
-    assert named_options(spec) == f"--model MODULE:FUNCTION --loss {loss.__module__}:loss"
+    assert (
+        options_of_code(spec.factory, spec.loss)
+        == f"--model MODULE:FUNCTION --loss {loss.__module__}:loss"
+    )

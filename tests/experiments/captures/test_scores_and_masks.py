@@ -52,7 +52,7 @@ def test_scores_show_the_picture(products: bool) -> None:
         for name, value in slopes(model).items()
     }
     victim = update(model, gradients=scores)
-    assert "absolute values" in victim.doubt
+    assert "unsigned" in victim.reading.codes
     assert ("by the weights" in victim.doubt) == products
     guess: Guess = fedsim.attack(victim, "closed_form", quiet=True)
     assert guess.certified == (False,)
@@ -69,7 +69,7 @@ def test_scores_come_under_the_names_of_layers() -> None:
     }
     victim = update(model, gradients=scores)
     assert list(victim.observation.received) == ["1.weight", "3.weight"]
-    assert "absolute values" in victim.doubt
+    assert "unsigned" in victim.reading.codes
 
 
 def test_a_gradient_is_no_score() -> None:

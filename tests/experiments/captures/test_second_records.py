@@ -156,7 +156,7 @@ def test_nothing_is_said_to_be_hidden_while_tensors_are_unread(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["absolute", "Fisher", "saliency"])
 def test_no_record_is_read_with_signs_that_noise_covers(name: str, tmp_path: Path) -> None:
     update = victim(tmp_path, "adam", READ[name][0], noise=0.01)
-    assert "were not read" in update.doubt
+    assert "unread_record" in update.reading.codes
 
 
 def test_numbers_of_other_shapes_raise_no_doubt(tmp_path: Path) -> None:
@@ -176,10 +176,9 @@ def test_tensors_of_the_models_shapes_that_are_not_read_are_said(
         return {f"other/{k}": torch.randn(v.shape, generator=rng) for k, v in names.items()}
 
     update = victim(tmp_path, optimizer, random)
-    assert update.doubt == (
-        "beside the model came 'other', 4 tensors of the model's shapes, which were not read: "
-        "pass them as gradients"
-    )
+    (unread,) = [each for each in update.reading.findings if each.code == "unread_record"]
+    assert unread.hides
+    assert "'other', 4 tensors" in unread.said
     assert "'other' (4 tensors of the model's shapes, not read)" in str(update)
     guess: Guess = fedsim.attack(update, "spear", quiet=True, budget=5)
     assert guess.certified == (True,) or "not read" in guess.note

@@ -162,6 +162,6 @@ def test_a_language_models_gradient_tells_its_sign(held: Held, factor: float) ->
     victim = fedsim.Update.of(
         held.model, gradients=gradients, tokenizer=held.tokenizer, num_examples=1
     )
-    assert ("turned round" in victim.match) == (factor < 0)
+    assert ("turned" in victim.reading.codes) == (factor < 0)
     guess = fedsim.attack(victim, "span", quiet=True)
     assert (guess.texts, guess.certified) == ((SENTENCE,), (True,))

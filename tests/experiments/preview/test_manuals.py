@@ -62,6 +62,7 @@ def test_unknown_keys_stand_before_missing_ones() -> None:
             "new attack x",
         ),
         *("show wrong.toml", "run unknown.toml", "show two.toml"),
+        *("attack of-no-model", "attack of-named-code"),
     ],
 )
 def test_look_ups_import_nothing_heavy(arguments: str, tmp_path: Path) -> None:
@@ -71,6 +72,12 @@ def test_look_ups_import_nothing_heavy(arguments: str, tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text(
         'name = "x"\ndefenses = [{ name = "clip", norm = 1.0 }]\n' + unknown
     )
+    for name, task in (("of-no-model", ""), ("of-named-code", '{"factory": "net:Net"}')):
+        reply = tmp_path / name / "round-0001" / "client-0000.json"
+        reply.parent.mkdir(parents=True)
+        reply.write_text("{}")
+        if task:
+            (tmp_path / name / "task.json").write_text(task)
     program = (
         "import atexit, sys\n"
         f"atexit.register(lambda: print(sorted({{*{HEAVY}}} & sys.modules.keys())))\n"

@@ -11,6 +11,7 @@ from experiments.report.statements import answers
 from experiments.report.tables import Number
 from experiments.stages.gallery import Shown
 from experiments.wording.catalogue import say, sentence
+from fedsim.records import AttackKey
 from tests.experiments.report.cases import NOISE, section, verdict
 
 LIMIT = BudgetLimit(
@@ -106,3 +107,12 @@ def test_the_picture_names_each_defense_and_the_front() -> None:
     assert pictures(section(two[0], seeds=seeds), "p") == []
     lost = section(*two, seeds=seeds | {"gaussian_noise": {0: float("nan")}})
     assert pictures(lost, "p") == []
+
+
+def test_the_attack_that_is_advised_models_the_defense() -> None:
+    open_ = verdict("not decided", "gaussian_noise", NOISE, reasons=(Reason(kind="no_adaptive"),))
+    assert open_.strongest is not None
+    exact = AttackKey("spear", "{}", adaptive=False)  # told of noise it knows nothing of it
+    strongest = open_.strongest.model_copy(update={"attacker": exact})
+    (said,) = changes(section(open_.model_copy(update={"strongest": strongest})), {})
+    assert (said.reason, said.facts["attack"]) == ("decide.no_adaptive", "dlg")
