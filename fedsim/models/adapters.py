@@ -145,8 +145,12 @@ def of_peft(network: Any) -> Adapters | None:  # noqa: ANN401
         "peft_type": kind,
         "task_type": None,
     }
+    variants: tuple[Method, ...] = ("dora", "rslora")
+    method: Method = next((each for each in variants if known.get(f"use_{each}")), "lora")
+    targets = known["target_modules"]
     return Adapters(
-        method="ia3" if kind == "IA3" else "lora",
+        method="ia3" if kind == "IA3" else method,
+        targets=() if isinstance(targets, str) else tuple(targets),
         rank=known.get("r", 0),
         alpha=known.get("lora_alpha", 0),
         head=False,
