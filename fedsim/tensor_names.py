@@ -152,8 +152,13 @@ def _tensors(given: Given, what: str) -> Tensors:
     for name, value in pairs:
         try:
             tensor = torch.as_tensor(value).detach().cpu()
+            tensor = tensor.dequantize() if tensor.is_quantized else tensor
+            if tensor.is_floating_point() and tensor.itemsize == 1:
+                tensor = tensor.float()  # arithmetic knows no such format
             # Gradients of an embedding with sparse=True; a pruned weight may be of another layout.
             tensors[name] = tensor if tensor.layout == torch.strided else tensor.to_dense()
+            if tensor.is_nested:
+                raise TypeError
         except (TypeError, ValueError, RuntimeError):
             raise ConfigError(
                 f"{what}: {name!r} is {type(value).__name__}, not a tensor. Leave out parameters "

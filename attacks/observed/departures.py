@@ -45,6 +45,9 @@ _SPREAD = 1.5
 of those of 100 entries exceed it, and 5 % of 48. With the true image, 12 clients with noise have
 1.44 at most. Of the other causes Muon has 1.46 and more, and is asked for before, the rest 2.6 and
 more. Half and twice of what lies above 1 pass the tests of causes."""
+_EVEN = 0.01
+"""Relative spread of steps of one size, as of biases by Adam beside matrices by Muon; decay leaves
+.001."""
 _FEWEST = 40  # entries of a tensor whose mean square is compared
 
 
@@ -87,6 +90,16 @@ def departure(observation: Observation, task: Task, guess: Batch, *, exact: bool
     if shown is not None and (shown.inputs - guess.inputs).norm() > _OTHER * guess.inputs.norm():
         return ""
     return _first(_ROUGH, pair)
+
+
+def sent_error(observation: Observation, task: Task, guess: Batch) -> float | None:
+    """Relative error of the entries that were sent; None where a mask left none out."""
+    pair = _compared(observation, task, guess)
+    if pair is None or not _masked(pair):
+        return None
+    made = {name: value * (pair.seen[name] != 0) for name, value in pair.made.items()}
+    factor = fitted_factor(made, pair.seen)
+    return relative_error({name: factor * value for name, value in made.items()}, pair.seen)
 
 
 def _is_linear(task: Task) -> bool:
@@ -138,8 +151,8 @@ def _turned(seen: Tensor, made: Tensor) -> float:
     A matrix of one example is ``u v^T``; whatever an optimizer makes of its singular values, ``u``
     and ``v`` stay a pair.
     """
-    if made.dim() != 2 or min(made.shape) < 2:
-        return _fit(seen, made)[1]
+    if made.dim() != 2 or min(made.shape) < 2 or _is_even(seen):
+        return _unlike(seen, made)
     right = made[made.norm(dim=1).argmax()]
     left = made @ right
     right, left = normalize(right, dim=0), normalize(left, dim=0)
@@ -161,6 +174,8 @@ def _compared(observation: Observation, task: Task, guess: Batch) -> _Pair | Non
     seen = {name: seen[name] for name in made if seen[name].any() or made[name].any()}
     if not seen or not all(value.isfinite().all() for value in seen.values()):
         return None
+    if not any((value < 0).any() for value in seen.values()):
+        return None  # absolute values, which no input makes
     try:
         head = find_head(model.network)
     except CannotAttack:
@@ -188,7 +203,7 @@ def _orthogonalised(pair: _Pair) -> str:
     matrices = [name for name in names if pair.seen[name].dim() == 2]
     changed = [n for n in matrices if _is_orthogonalised(pair.seen[n], pair.made[n])]
     others = [n for n in pair.seen if n not in changed]
-    if not changed or any(_fit(pair.seen[n], pair.made[n])[1] > 0.5 for n in others):
+    if not changed or any(_unlike(pair.seen[n], pair.made[n]) > 0.5 for n in others):
         return ""
     return (
         f"the update of {changed[0]!r} is orthogonalised, as by Muon: it keeps the row space of "
@@ -305,6 +320,19 @@ def _noise(pair: _Pair) -> str:
 _EXACT: tuple[Callable[[_Pair], str], ...] = (_rates, _transposed, _mixed, _masked, _orthogonalised)
 _ROUGH: tuple[Callable[[_Pair], str], ...] = (_dropped, _noise)
 """Causes that an input of another brightness would seem to have as well."""
+
+
+def _unlike(seen: Tensor, made: Tensor) -> float:
+    """Relative error of what is made up to a factor; of steps of one size, of their signs."""
+    if _is_even(seen):
+        return float(((seen.sign() != made.sign()) & (made != 0)).double().mean())
+    return _fit(seen, made)[1]
+
+
+def _is_even(seen: Tensor) -> bool:
+    """Whether all entries that are not next to 0 are of one size."""
+    sizes = seen[seen.abs() > _EVEN * seen.abs().max()].abs()
+    return len(sizes) > 1 and float(sizes.max() - sizes.min()) < _EVEN * float(sizes.max())
 
 
 def _fit(seen: Tensor, made: Tensor) -> tuple[float, float]:

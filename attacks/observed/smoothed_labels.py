@@ -55,8 +55,11 @@ def smoothing_note(observation: Observation, task: Task, guess: Batch) -> str:
     error = (system @ system.new_tensor([scale, share]) - goal).norm() / goal.norm()
     if error > _UNEXPLAINED or not scale > 0 or not _LEAST < share < 1:
         return ""
-    if share < _ABOVE_NOISE * scale * noise * float(torch.linalg.pinv(system)[1].norm()):
+    noise *= _ABOVE_NOISE * scale
+    if share < noise * float(torch.linalg.pinv(system)[1].norm()):
         return ""
+    if error * goal.norm() > noise * goal.numel() ** 0.5 + _PLAIN * goal.norm():
+        return ""  # another term of the loss, such as a penalty of the outputs
     return (
         f"the client's labels are smoothed by {share:.2g}, which hides a proof: pass a loss that "
         f"smooths them as well (label_smoothing={share:.2g})"

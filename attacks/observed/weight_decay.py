@@ -16,6 +16,9 @@ from fedsim.types import Batch, Tensors
 _APART = 0.1
 """Largest sine of the sums of the head's rows, of the reply and of the weights, that counts as 0.
 Sums of rounding errors are at right angles to them; half and double of it judge the tests alike."""
+_SILENT = 0.02
+"""Sine of a row of the update and of the weights, up to which it is of a silent unit: digits of
+weights leave .001 of a decay of .002, and a gradient is at right angles to the weights."""
 _FEWEST = 8
 """Inputs that the head needs: two sums of fewer may be parallel by accident."""
 
@@ -52,7 +55,7 @@ def without_decay(observation: Observation, task: Task) -> tuple[Observation, st
         return observation, ""
     share = _share(observation.update((head.weight,)), observation.sent, head.weight)
     if not share:
-        return observation, ""
+        return _without_own(observation, task, network)
     matrices = _spares_biases(observation, head, share)
     sign = 1 if observation.kind == "weights" else -1
     decayed = [
@@ -69,6 +72,42 @@ def without_decay(observation: Observation, task: Task) -> tuple[Observation, st
         f"it held {share:.3g} times the {what} that were sent, as weight decay or an L2 penalty "
         "leaves, which was taken out"
     )
+
+
+def _without_own(
+    observation: Observation, task: Task, network: nn.Module
+) -> tuple[Observation, str]:
+    """Without the share that single matrices show where silent units had no gradient.
+
+    Steps that turn or cut a gradient, as Muon's, leave no sum of the head's rows at 0.
+    """
+    if task.modality == "text":  # rows of words that no text used are read as they came
+        return observation, ""
+    received, shares = dict(observation.received), dict[str, float]()
+    sign = 1 if observation.kind == "weights" else -1
+    for name, weight in network.named_parameters():
+        if name not in received or weight.dim() != 2:
+            continue
+        value, sent = observation.update((name,))[name].double(), observation.sent[name].double()
+        if share := _of_silent(value, sent) or _of_silent(value.T, sent.T):
+            shares[name] = share
+            received[name] = (received[name].double() + sign * share * sent).to(received[name])
+    if not shares:
+        return observation, ""
+    held = ", ".join(f"{share:.3g} times {name!r}" for name, share in shares.items())
+    said = f"it held {held}, as weight decay leaves, which was taken out"
+    return replace(observation, received=received), said
+
+
+def _of_silent(update: torch.Tensor, sent: torch.Tensor) -> float:
+    """``c`` where several rows are ``c`` times those of the weights; 0 where they are not."""
+    both, square = (update * sent).sum(1), sent.square().sum(1)
+    if update.shape[1] < _FEWEST:
+        return 0.0
+    sines = (update - (both / square)[:, None] * sent).norm(dim=1) / update.norm(dim=1)
+    shares = (both / square)[(sines < _SILENT) & (update != 0).any(1)]
+    alike = len(shares) > 1 and float(shares.max()) < (1 + _SILENT) * float(shares.min())
+    return float(shares.median()) if alike and float(shares.min()) > 0 else 0.0
 
 
 def _softmax_head(observation: Observation, task: Task) -> tuple[nn.Module, Head | None]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
-from attacks.observed.departures import OPEN, departure, lit
+from attacks.observed.departures import OPEN, departure, lit, sent_error
 from attacks.observed.replay import gradient_or_multiple, replay, step_length
 from attacks.observed.seen_input import check_plain, range_note
 from attacks.observed.single_target import (
@@ -113,8 +113,8 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
     if absent := [name for name in sequence.needed if name not in gradient]:
         check_plain(model.network, absent[0].rpartition(".")[0])
         raise CannotAttack(
-            f"the client did not send {absent[0]!r} (it is frozen or does not exist), and each "
-            "layer is inverted by its own gradient",
+            f"the client did not send {absent[0]!r}, and each layer is inverted by its own "
+            "gradient",
             "Choose 'spear', which reads a first linear layer alone, or an attack that searches.",
         )
     if not all(value.isfinite().all() for value in gradient.values()) or not any(
@@ -154,7 +154,9 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
                 if note := departure(observation, task, batch):
                     return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
             elif note := departure(observation, task, batch, exact=True):
-                return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
+                part = sent_error(observation, task, batch.to("cpu"))
+                error = proof.error if part is None else part
+                return Reconstruction(batch, error, confidence=("guess",), note=note)
             if weight.dim() == 2:
                 # Steps of Muon blow other directions up, yet the input's stays the first.
                 direction = torch.linalg.svd(weight, full_matrices=False).Vh[0]
@@ -162,7 +164,8 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
                 if shown and (note := departure(observation, task, shown, exact=True)):
                     return Reconstruction(shown, confidence=("guess",), note=note)
             if _is_single(weight):
-                note = "" if task.doubt else OPEN
+                signed = any((value < 0).any() for value in gradient.values())
+                note = OPEN if signed and not task.doubt else ""
                 return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
         if smoothed := smoothing_note(observation, task, batch):
             return Reconstruction(
@@ -183,9 +186,10 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
     length = step_length(observation) if scaled else 1.0
     seen = Received(gradient, length, sequence.head, target)
     guess = _estimated(estimate(observation, task, seen, rng, job), solved, gradient)
-    if guess.note or sequence.first is None or gradient[sequence.first.weight].all():
+    if guess.note or sequence.first is None:
         return guess
-    return replace(guess, note=departure(observation, task, guess.guess.to("cpu"), exact=True))
+    exact = not gradient[sequence.first.weight].all()  # noise leaves no zeros
+    return replace(guess, note=departure(observation, task, guess.guess.to("cpu"), exact=exact))
 
 
 @dataclass(frozen=True, slots=True)

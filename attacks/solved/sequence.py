@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.observed.labels import Head, find_head
+from attacks.observed.readings import read
 from attacks.observed.replay import Replay
 from attacks.observed.seen_input import SeenInput, check_plain, seen_input
 from fedsim.errors import CannotAttack
@@ -23,6 +24,7 @@ _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Linear)
 _SEARCH = "Choose another model, or an attack that searches."
 _CLOSED_FORM_FLOOR = 1e-6
 """Outputs smaller than this are lost in the errors of the layers above."""
+_TINY = 1e-300
 _CLOSED_FORM_VALUES = 16_384
 """Most values of a layer's input; the dense equations of that many take 2 GB of float64."""
 
@@ -90,7 +92,10 @@ class Sequence:
     def _given(self, model: Replay, gradient: Tensors) -> Tensor:
         last = self.first or self.head
         slopes = gradient[str(last.bias)]
-        values = gradient[last.weight].T @ slopes / slopes.square().sum()
+        weight, squares = gradient[last.weight], slopes.square()
+        # A zero among others of its column was left out, as by a mask, and says nothing.
+        sent = weight != 0 if self.first and not read(weight).step else torch.ones_like(weight)
+        values = weight.T @ slopes / (sent.to(squares).T @ squares).clamp(min=_TINY)
         slope = model.network.get_parameter(last.weight).T @ slopes
         for layer in reversed(self.layers):
             # The linear layer recovers even tiny values to full precision, so no floor is needed.

@@ -30,7 +30,12 @@ _HIDDEN = (
 
 
 def _full(traces: SoftTraces) -> str:
-    """That the first layer's span tells no word, where it has no room; else empty."""
+    """That the first layer's span tells no word, as it has no room or none of them; else empty."""
+    if traces.foreign:
+        return (
+            f"the update of {traces.layers.tokens.name!r} has few directions, and no word's input "
+            "lies in them, as where adapters were merged into the weights"
+        )
     if traces.first is None or not traces.first.full:
         return ""
     width = traces.first.seen.width

@@ -100,6 +100,11 @@ class Evidence:
         """
         return 2 * (self.seen.rank + 1) >= self.seen.width
 
+    @property
+    def exact(self) -> bool:
+        """Whether there is no noise to speak of, so that a true token lies in the span."""
+        return self.seen.noise**2 < LEAST_NOISE * float(self.seen.matrix.square().mean())
+
     def statistic(self, inputs: Tensor) -> Tensor:
         """The log of residual over prediction ``(...)`` of inputs ``(..., width)``."""
         inside = (inputs @ self._basis.to(inputs)).square()

@@ -72,6 +72,16 @@ class SoftTraces:
         return self.first is None and not self.near and not self.later
 
     @property
+    def foreign(self) -> bool:
+        """Whether the first span holds no token's input, and no noise explains that.
+
+        Weights into which adapters were merged move along the random rows of these.
+        """
+        if self.first is None or self.first.full:
+            return False
+        return self.first.exact and bool((self.statistics > 0).all())
+
+    @property
     def ratios(self) -> Tensor:
         """Log-likelihood ratio before any attention ``(position, vocabulary)``."""
         if self.first is None:

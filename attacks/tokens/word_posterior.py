@@ -86,12 +86,11 @@ def likely_words(traces: SoftTraces, count: int) -> list[tuple[int, float]]:
         count: sentences of the batch.
 
     Returns:
-        Those of at least ``_LEAST_PROBABILITY``; none if the first layer says nothing, or its
-        span has no room. Of 987 words with .9 and more in 247 updates of gpt2-8k by adapters of
-        rank 8 to 64, with 3 to 40 tokens, 966 were in the text; before the check for room 30 of 36
-        where there is none.
+        Those of at least ``_LEAST_PROBABILITY``; none if the first layer says nothing, its span has
+        no room, or is none of inputs. What they are worth is measured, see
+        ``benchmarks.bench_captures``.
     """
-    if traces.first is None or traces.first.full:
+    if traces.first is None or traces.first.full or traces.foreign:
         return []
     probabilities = posterior(traces.statistics[:, traces.words], count)
     order = probabilities.argsort(descending=True).tolist()

@@ -32,6 +32,7 @@ from attacks.observed.spectrum import spectrum
 from attacks.observed.word_rows import is_tied
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
+from fedsim.precision import at_own_precision
 from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -127,10 +128,13 @@ def bounds(seen: Observation) -> dict[str, float]:
 
 
 def wire_step(value: Tensor, received: Tensor) -> Tensor:
-    """Half the distance to the next number of the wire, of each entry."""
-    return (
-        read(value.flatten(0, -2) if value.dim() > 2 else value).half_step(received).view_as(value)
-    )
+    """Half the distance to the next number of the wire, of each entry.
+
+    Weights may be rounded to a coarser format, or a grid, than that in which they cross.
+    """
+    held = at_own_precision({"": received.flatten()})[""]
+    steps = [read(part.flatten().double()).half_step(held) for part in (value, received)]
+    return torch.stack(steps).max(0).values.view_as(value)
 
 
 def nulls(seen: Observation, task: Task, network: nn.Module, *, even: bool = False) -> list[Null]:

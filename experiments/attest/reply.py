@@ -7,28 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from statistics import median
 from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
-from attacks.observed.readings import EQUAL_MAGNITUDE, FULL_SHARE, HALVES, read
+from attacks.observed.readings import FULL_SHARE, HALVES, read
 from attacks.observed.running_statistics import facts_shown
 from experiments.attest.findings import OPEN, Attested, Finding, Part, State
-from experiments.attest.noise import MANY, Null, bounds, head_of, made_up, nulls, wire_step
+from experiments.attest.noise import MANY, Null, head_of, made_up
+from experiments.attest.seen import TIED, Reply, most_of
 from experiments.captures.update import Update
 from fedsim.knowledge import MULTIPLES
-from fedsim.store.capture import Observation
 from fedsim.types import Tensors
 
 _FEWEST = 64
 """Entries of a tensor from which a share of them is told."""
-_ADAM = 0.25
-"""Median size of an entry beside the largest, of steps that each are as long as the next: five of
-Adam have .35, noise .18, a gradient .1. Half takes noise for Adam, and twice misses five steps."""
 _LEAST_KEPT = 0.04
 """Size of the hundredth smallest entry in median sizes, from which the largest were kept: a tenth
 of the entries left out leaves .1, and random ones .01. Twice misses percentiles in weights."""
@@ -47,80 +41,6 @@ _BEYOND_SGD = 1e-3
 """Share by which rounding may lengthen what SGD did."""
 _SURE = 5.0
 """Standard deviations by which a kurtosis is told from another."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A reply with what several findings ask of it.
-
-    Attributes:
-        victim: the reply.
-        network: as broadcast.
-    """
-
-    victim: Update
-    network: nn.Module
-
-    @property
-    def seen(self) -> Observation:
-        """What the server has of it."""
-        return self.victim.observation
-
-    @cached_property
-    def update(self) -> Tensors:
-        """Each tensor as a matrix of rows, in float64."""
-        parts = self.seen.update().items()
-        return {k: v.flatten(1) if v.dim() > 2 else v for k, v in parts if v.numel()}
-
-    @cached_property
-    def steps(self) -> Tensors:
-        """Half a step of the wire at each entry."""
-        return {
-            k: wire_step(v, self.seen.received[k].reshape(v.shape)) for k, v in self.update.items()
-        }
-
-    @cached_property
-    def bounds(self) -> dict[str, float]:
-        """The most noise that each tensor can carry."""
-        return bounds(self.seen)
-
-    @cached_property
-    def nulls(self) -> list[Null]:
-        """Null directions, without those that hold more than the whole tensor allows."""
-        task, even = self.victim.task, self.adam or self.one_size
-        known = nulls(self.seen, task, self.network, even=even)
-        return [n for n in known if n.silent or n.interval[0] <= self.bounds[n.where]]
-
-    @cached_property
-    def one_size(self) -> bool:
-        """Whether the entries of each tensor are of one size, up to the wire's digits."""
-        return _most(self.update, self._of_one_size)
-
-    def _of_one_size(self, name: str) -> bool:
-        value = self.update[name]
-        sizes = value[value != 0].abs()
-        if len(sizes) < 2:
-            return False
-        slack = 2 * float(self.steps[name].max()) + EQUAL_MAGNITUDE * float(sizes.max()) * 1e-2
-        return float(sizes.max() - sizes.min()) <= slack
-
-    @cached_property
-    def even(self) -> bool:
-        """Whether entries are nearly as large as the largest, as steps of Adam make them."""
-        shares = [
-            float(value[value != 0].abs().median() / value.abs().max())
-            for value in self.update.values()
-            if value.count_nonzero() >= MANY
-        ]
-        return bool(shares) and median(shares) > _ADAM
-
-    @property
-    def adam(self) -> bool:
-        """Whether its steps are known to divide entries by their size, or look like it."""
-        known = self.seen.knowledge.optimizer
-        if self.seen.kind == "gradient" or known in ("sgd", "momentum"):
-            return False
-        return known is not None or self.even or self.one_size
 
 
 def attest(victim: Update) -> Attested:
@@ -155,12 +75,6 @@ def _finding(part: Part, state: State, text: str = OPEN, **values: object) -> Fi
     return Finding.model_validate({"part": part, "state": state, "text": text, **values})
 
 
-def _most(update: Tensors, holds: Callable[[str], bool]) -> bool:
-    """Whether tensors with most of the entries that moved have it."""
-    sizes = {name: value.numel() for name, value in update.items() if bool(value.any())}
-    return bool(sizes) and 2 * sum(n for k, n in sizes.items() if holds(k)) > sum(sizes.values())
-
-
 def _format(reply: Reply) -> Finding:
     sent = [v for v in reply.seen.received.values() if v.is_floating_point()]
     types = {value.dtype for value in sent}
@@ -183,7 +97,7 @@ def _grid(reply: Reply) -> Finding:
     steps = {name: read(value).step for name, value in reply.update.items() if _fine(reply, name)}
     if not steps:
         return _finding("grid", "open")
-    if not _most({name: reply.update[name] for name in steps}, lambda name: bool(steps[name])):
+    if not most_of({name: reply.update[name] for name in steps}, lambda name: bool(steps[name])):
         return _finding("grid", "absent", proven=True)
     coarse = {name: step for name, step in steps.items() if step}
     levels = max(round(float(reply.update[k].abs().max()) / s) for k, s in coarse.items())
@@ -200,6 +114,8 @@ def _fine(reply: Reply, name: str) -> bool:
 
 
 def _signs(reply: Reply) -> Finding:
+    if reply.coarse:
+        return _finding("signs", "open")
     if not reply.one_size:
         return _finding("signs", "absent", proven=True)
     if reply.seen.kind != "gradient" and reply.seen.knowledge.optimizer is None:
@@ -216,6 +132,8 @@ def _sparsity(reply: Reply) -> Finding:
     if not masks:
         return _finding("sparsity", "open")
     if _share(masks, reply.update) <= 1 - FULL_SHARE:
+        if _may_hide_zeros(reply):
+            return _finding("sparsity", "open")
         return _finding("sparsity", "absent", proven=True)
     values = torch.cat([reply.update[name].flatten() for name in masks])
     sizes = values[values != 0].abs()
@@ -264,17 +182,39 @@ def _dense(reply: Reply) -> set[str]:
     return {k for k, mask in zeros.items() if float(mask.double().mean()) < _OWN_ZEROS}
 
 
+def _may_hide_zeros(reply: Reply) -> bool:
+    """Whether more than a few entries may be zeros: rounded, or of silent units.
+
+    Tables have rows that no text used; single vectors, such as biases of keys, hardly move.
+    """
+    modules = reply.network.named_modules()
+    tables = {f"{name}.weight" for name, each in modules if isinstance(each, nn.Embedding)}
+    masks = {name: value.abs() <= reply.steps[name] for name, value in reply.update.items()}
+    masks |= {name: masks[name] & _living(reply.update[name]) for name in tables & masks.keys()}
+    matrices = [mask.double().mean() for mask in masks.values() if mask.dim() > 1]
+    whole = torch.cat([mask.flatten() for mask in masks.values()]).double().mean()
+    return float(max([whole, *matrices])) > 1 - FULL_SHARE
+
+
 def _cut(reply: Reply) -> Finding:
-    if reply.one_size or reply.adam:
-        return _finding("cut", "open")  # steps of Adam are of one length
-    sizes = torch.cat([value.abs().flatten() for value in reply.update.values()])
-    largest = float(sizes.max())
-    slack = 4 * max(float(step.max()) for step in reply.steps.values())
-    share = float((sizes >= largest - slack - 1e-6 * largest).sum() / (sizes > 0).sum())
-    if _grid(reply).state == "present" or share < _CUT or share * len(sizes) < _FEWEST:
-        return _finding("cut", "absent", proven=True)
-    text = f"entries were cut at {largest:.4g}, {share:.1%} of those that are not zero"
-    return _finding("cut", "present", text, value=largest, proven=True)
+    # Steps of Adam are of one length, and levels of a grid hold many entries.
+    if reply.one_size or reply.adam or reply.coarse or _grid(reply).state == "present":
+        return _finding("cut", "open")
+    largest = max(float(value.abs().max()) for value in reply.update.values())
+    tops = {name: reply.largest(name, largest) for name in reply.update}
+    count, moved = sum(int(top.sum()) for top in tops.values()), reply.update.values()
+    share = count / sum(int(value.count_nonzero()) for value in moved)
+    if share >= _CUT and count >= _FEWEST and sum(map(_rows, tops.values())) >= TIED:
+        text = f"entries were cut at {largest:.4g}, {share:.1%} of those that are not zero"
+        return _finding("cut", "present", text, value=largest, proven=True)
+    if any(map(reply.tied, reply.update)):
+        return _finding("cut", "open")
+    return _finding("cut", "absent", proven=True)
+
+
+def _rows(mask: Tensor) -> int:
+    """Rows that hold any of them; of a vector its entries."""
+    return int(mask.any(-1).sum() if mask.dim() > 1 else mask.sum())
 
 
 def _noise(reply: Reply) -> Finding:

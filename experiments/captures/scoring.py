@@ -12,6 +12,7 @@ from torch import Tensor
 from experiments.captures.alterations import altered
 from experiments.captures.guess import Guess
 from experiments.stages.coverage import EXACT_PSNR
+from experiments.wording.catalogue import sentence
 from fedsim.api.guesses import StoredGuess, matched
 from fedsim.config.build import registry
 from fedsim.errors import ConfigError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _BYTES = 2.0
 """Largest value of inputs that are not negative, from which they are not in [0, 1]."""
+_EXACT = {"image": ("psnr", EXACT_PSNR), "text": ("exact_match", 1.0)}
+"""Metric and value by which a guess is a private example."""
 _SHOWN = {"image": ("psnr", "ssim", "mse"), "text": ("rouge1", "rougeL", "exact_match")}
 
 
@@ -138,12 +141,12 @@ def score(guess: Guess, truth: Any) -> Scores:  # noqa: ANN401
         if not (task.unfit(metric) or metric.available() or untold):
             values[name] = tuple(metric.score(aligned, private).tolist())
     certified = tuple(bool(pairing.certified(i)) for i in range(len(private.batch)))
-    note = ""
-    if isinstance(task, ImageClassification) and any(certified):
-        pairs = zip(certified, values["psnr"], strict=True)
-        off = [i for i, (sure, value) in enumerate(pairs) if sure and not value >= EXACT_PSNR]
-        pictures = aligned.batch.inputs[off]
-        note = altered(pictures, private.batch.inputs, task.form.shape) if off else ""
+    told, exact = _EXACT[task.modality]
+    pairs = zip(certified, values.get(told, (math.nan,) * len(certified)), strict=True)
+    off = [i for i, (sure, value) in enumerate(pairs) if sure and value < exact]
+    note = sentence("truth.changed", count=len(off)) if off else ""
+    if off and isinstance(task, ImageClassification):
+        note = altered(aligned.batch.inputs[off], private.batch.inputs, task.form.shape)
     return Scores(guess.attack, values, certified, aligned, private, note)
 
 

@@ -28,6 +28,10 @@ _PARALLEL = 0.999
 """Cosine from which a record says no more than the update."""
 
 
+_SEVERAL = 2  # matrices by which scores are told
+_ASKED = 4  # matrices, the smallest ones, whose directions are counted
+_FEWER = 0.5
+"""Directions of what is divided by the weights, as a share of what came, up to which it was g w."""
 _VALUES = 3  # that a matrix has, from which it is no mask
 _ORDERED = 0.5
 """Directions of a record, as a share of those of its entries shuffled, up to which its absolute
@@ -152,27 +156,54 @@ def _gradient(given: Tensors, seen: Observation) -> tuple[Tensors | None, str]:
     return _as_sent(signed[what], seen), f"{what}, with the signs of the update"
 
 
-def is_unsigned(gradient: Tensors) -> bool:
-    """Whether no entry of several matrices is negative, which those of no gradient are."""
-    matrices = [value for value in gradient.values() if value.dim() > 1]
-    return len(matrices) > 1 and all(bool((value >= 0).all()) for value in gradient.values())
+def without_weights(scores: Tensors, sent: Tensors) -> tuple[Tensors, Finding | None]:
+    """The gradient, or its absolute values, that scores of weights show.
 
-
-def without_weights(scores: Tensors, sent: Tensors) -> tuple[Tensors, Finding]:
-    """Absolute values of a gradient, divided by the weights if they were multiplied by them.
+    Args:
+        scores: as received.
+        sent: the weights, by which scores may be multiplied.
 
     Returns:
-        ``|g|`` of what was received, and what it is.
+        ``g`` or ``|g|``, and what was received; as it was, and None, if that is a gradient.
     """
-    divided = {
-        name: torch.where(sent[name] == 0, 0.0, value / sent[name].abs()).to(value.dtype)
+    matrices = [value for value in scores.values() if value.dim() > 1]
+    if len(matrices) < _SEVERAL or not scores.keys() <= sent.keys():
+        return scores, None
+    if any(bool((value < 0).any()) for value in matrices):
+        divided = _divided(scores, sent)
+        if _spread(divided) > _FEWER * _spread(scores):
+            return scores, None
+        said = "they are products g w of a gradient and the weights, and were divided by these"
+        return divided, Finding("products", said)
+    sizes = {name: value.abs() for name, value in sent.items()}
+    roots = {name: value.sqrt() for name, value in scores.items()}
+    forms = {
+        "|g|": scores,
+        "|g w|": _divided(scores, sizes),
+        "g^2": roots,
+        "(g w)^2": _divided(roots, sizes),
+    }
+    what = min(forms, key=lambda form: _spread(forms[form]) + _unbalanced(forms[form]))
+    divisor = ", and were divided by the weights" if "w" in what else ""
+    said = f"no entry is negative: they are absolute values, as saliency scores are, read as {what}"
+    said = f"{said}{divisor}; their signs are lost, and no proof is left"
+    return forms[what], Finding("unsigned", said, hides=True)
+
+
+def _divided(scores: Tensors, by: Tensors) -> Tensors:
+    return {
+        name: torch.where(by[name] == 0, 0.0, value / by[name]).to(value.dtype)
         for name, value in scores.items()
     }
-    products = _spread(divided) < _spread(scores)
-    what = "|g w|, and were divided by the weights" if products else "|g|"
-    said = f"no entry is negative: they are absolute values, as saliency scores are, read as {what}"
-    said = f"{said}; their signs are lost, and no proof is left"
-    return (divided if products else scores), Finding("unsigned", said, hides=True)
+
+
+def _unbalanced(sizes: Tensors) -> float:
+    """How far the largest entry of the last layer's columns is from the sum of the others.
+
+    Slopes of a softmax at one example add up to 0, and one of them alone is negative.
+    """
+    last = [value for value in sizes.values() if value.dim() > 1][-1].double()
+    return float((2 * last.amax(0) - last.sum(0)).abs().sum() / last.sum().clamp(min=1e-30))
 
 
 def _as_sent(gradient: Tensors, seen: Observation) -> Tensors:
@@ -207,13 +238,14 @@ def _shuffled(gradient: Tensors) -> Tensors:
 
 
 def _spread(gradient: Tensors) -> float:
-    """How many directions the matrices have: the nuclear over the Frobenius norm, summed.
+    """How many directions the smallest matrices have: nuclear over Frobenius norm, summed.
 
     A gradient of few examples has as few; its squares or products with weights have more.
     """
-    matrices = [value.flatten(1) for value in gradient.values() if value.dim() > 1]
+    matrices = [value.flatten(1).double() for value in gradient.values() if value.dim() > 1]
+    matrices = sorted(matrices, key=lambda value: value.numel())[:_ASKED]
     ratios = [
-        float(torch.linalg.matrix_norm(value.float(), "nuc") / value.norm().clamp(min=1e-30))
+        float(torch.linalg.matrix_norm(value, "nuc") / value.norm().clamp(min=1e-30))
         for value in matrices
     ]
     return sum(ratios)

@@ -18,7 +18,7 @@ from attacks.observed.weight_decay import loss_penalty, without_decay
 from experiments.captures.facts import facts_of
 from experiments.captures.multiples import multiple_of
 from experiments.captures.reading import Finding, Reading
-from experiments.captures.second_records import is_unsigned, without_weights
+from experiments.captures.second_records import without_weights
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge, Origin
 from fedsim.models.adapters import is_adapter
@@ -226,7 +226,7 @@ def update_of(
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
     _check_moved(reply, tensors, kind, key, task.doubt)
     unsigned = multiplied = None
-    if kind == "gradient" and is_unsigned(reply):
+    if kind == "gradient":
         scored, unsigned = without_weights(reply, tensors)
         got = replace(got, tensors=got.tensors | scored)
     times = multiple_of(reply, tensors, claimed_examples) if kind == "weights" else 1

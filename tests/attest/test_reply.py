@@ -1,6 +1,7 @@
 """What a reply shows of its defense: each of ten named, and none of clients without any."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import fedsim
 from benchmarks.attest.bench import DEFENSES
 from benchmarks.attest.clients import reply
 from benchmarks.attest.liars import changed, of
+from experiments.attest.findings import Part
 from experiments.attest.noise import at_most
 from fedsim.types import Batch
 
@@ -95,3 +97,92 @@ def test_momentum_is_told_where_sgd_cannot_move_the_biases_so_far(optimizer: str
     known = victim.observation.knowledge.model_copy(update={"optimizer": None})
     told = fedsim.attest(of(victim, replace(victim.observation, knowledge=known)))["optimizer"]
     assert told.state == ("open" if optimizer == "sgd" else "present")
+
+
+def _pruned(value: torch.Tensor) -> torch.Tensor:
+    return torch.where(value.abs() > value.abs().quantile(0.9), value, 0.0)
+
+
+def _clamped(value: torch.Tensor) -> torch.Tensor:
+    most = float(value.abs().quantile(0.9))
+    return value.clamp(-most, most)
+
+
+def _on_grid(value: torch.Tensor) -> torch.Tensor:
+    step = value.abs().max() / 127
+    return (value / step).round() * step
+
+
+WIRES: dict[str, Any] = {
+    "float32": lambda value: value,
+    "bfloat16": lambda value: value.bfloat16(),
+    "float16": lambda value: value.half(),
+    "bfloat16 of large tensors, as float32": lambda value: (
+        value.bfloat16().float() if value.numel() > 500 else value
+    ),
+    "int8, as float32": _on_grid,
+}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("model", ["lenet", "tiny-bert"])
+@pytest.mark.parametrize("change", [_pruned, _clamped])
+def test_what_digits_of_weights_hide_is_not_denied(model: str, wire: str, change: Any) -> None:
+    victim = reply(model, 0, steps=5)
+    sent = victim.observation.sent
+    sends = changed(
+        victim, lambda name, value: WIRES[wire](sent[name] - change(sent[name] - value))
+    )
+    shown = fedsim.attest(sends)
+    part: Part = "sparsity" if change is _pruned else "cut"
+    told = wire == "float32" and change is _pruned
+    assert shown[part].state == ("present" if told else "open")
+    assert not {"signs", "noise"} & set(shown.defenses)
+
+
+CHANGES: dict[str, tuple[Part, Any]] = {
+    "the last matrix is pruned": (
+        "sparsity",
+        lambda name, value: _pruned(value) if name == "fc.weight" else value,
+    ),
+    "half of the units are left out": (
+        "sparsity",
+        lambda _, value: value * (torch.arange(len(value)) % 2).view(-1, *[1] * (value.dim() - 1)),
+    ),
+    "pruned and rounded to a grid": ("sparsity", lambda _, value: _on_grid(_pruned(value))),
+    "cut by tensor": ("cut", lambda _, value: _clamped(value)),
+    "the last matrix is cut": (
+        "cut",
+        lambda name, value: _clamped(value) if name == "fc.weight" else value,
+    ),
+    "cut and rounded to a grid": ("cut", lambda _, value: _on_grid(_clamped(value))),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_defense_of_a_part_of_the_gradient_is_not_denied(name: str) -> None:
+    part, change = CHANGES[name]
+    shown = fedsim.attest(changed(reply("lenet", 0), change))
+    assert shown[part].state == "open"
+    assert "noise" not in shown.defenses
+
+
+@pytest.mark.parametrize("model", ["lenet", "tiny-bert"])
+def test_what_whole_digits_show_is_denied(model: str) -> None:
+    shown = fedsim.attest(reply(model, 0))
+    assert shown["sparsity"].state == shown["cut"].state == "absent"
+
+
+@pytest.mark.parametrize("background", [0.0, 1.0])
+def test_equal_pixels_are_no_cut_and_black_ones_no_pruning(background: float) -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(64, 10)
+    with torch.no_grad():
+        head.weight *= 20  # the first layer has the largest entries
+    net = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Sigmoid(), head)
+    picture = torch.full((1, 1, 28, 28), background)
+    picture[:, :, 8:20, 8:20] = torch.rand(1, 1, 12, 12)
+    value = _loss(net, Batch(picture, torch.tensor([3])))
+    gradients = torch.autograd.grad(value, list(net.parameters()))
+    victim = fedsim.Update.of(net, gradients=gradients, loss=_loss, image_shape=(1, 28, 28))
+    assert fedsim.attest(victim).defenses == ()

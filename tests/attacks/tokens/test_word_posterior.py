@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy.stats import binom
@@ -113,3 +115,19 @@ def test_words_are_likely_where_adapters_have_room() -> None:
 def traces_of(victim: Victim, seen: Observation) -> SoftTraces:
     assert isinstance(victim.task, TextTask)
     return soft_traces(AttackedModel.of(seen, victim.task))
+
+
+@pytest.mark.parametrize("rank", [4, 8, 16])
+def test_no_word_is_likely_where_adapters_were_merged(rank: int) -> None:
+    """``W + B A`` moves along the random rows of ``A``, whatever the inputs are."""
+    victim, rng = trained("tiny-gpt2", 60), torch.Generator().manual_seed(rank)
+    for row in range(4):
+        seen, _ = victim.capture([row])
+        merged = {name: torch.zeros_like(value) for name, value in seen.received.items()}
+        for name in (each for each in merged if each.endswith("c_attn.weight")):
+            down = torch.randn(rank, seen.received[name].shape[0], generator=rng)
+            merged[name] = down.T @ down @ seen.received[name]
+        traces = traces_of(victim, replace(seen, received=merged))
+        assert traces.foreign
+        assert not likely_words(traces, 1)
+        assert not traces_of(victim, seen).foreign

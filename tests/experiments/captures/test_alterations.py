@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import fedsim
 from experiments.captures.alterations import altered
+from experiments.captures.update import Update
 from experiments.wording.catalogue import sentence
+from tests.experiments.captures.conftest import SENTENCE, Held
 
 
 def pictures(count: int, size: int = 16) -> Tensor:
@@ -44,3 +47,16 @@ def test_what_is_not_named_is_said_all_the_same() -> None:
     assert altered(mixed, private, (3, 16, 16)) == sentence("truth.changed", count=1)
     rows = torch.rand(4, 9, 1, 1)
     assert altered(rows[:1].flip(1), rows, (9,)) == sentence("truth.changed", count=1)
+
+
+@pytest.mark.parametrize(
+    ("truth", "changed"), [(SENTENCE, 0), (SENTENCE[:-6], 1), (SENTENCE.replace("4", "5"), 1)]
+)
+def test_a_certified_text_that_is_none_of_the_noted_ones_is_said(
+    held: Held, truth: str, changed: int
+) -> None:
+    victim = Update.of(held.model, gradients=held.gradients, tokenizer=held.tokenizer)
+    guess = fedsim.attack(victim, "span", quiet=True)
+    assert guess.certified == (True,)
+    said = fedsim.score(guess, truth=[truth]).note
+    assert said == (sentence("truth.changed", count=1) if changed else "")
