@@ -147,26 +147,15 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
             )
         if sequence.first is not None:
             weight = gradient[sequence.first.weight]
-            if _is_single(weight):
-                scale = scale_note(target.trusted) if scaled else ""
-                if proof.error < _EXPLAINED:
-                    return Reconstruction(batch, proof.error, confidence=("guess",), note=scale)
-                if note := departure(observation, task, batch):
-                    return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
-            elif note := departure(observation, task, batch, exact=True):
-                part = sent_error(observation, task, batch.to("cpu"))
-                error = proof.error if part is None else part
-                return Reconstruction(batch, error, confidence=("guess",), note=note)
-            if weight.dim() == 2:
-                # Steps of Muon blow other directions up, yet the input's stays the first.
-                direction = torch.linalg.svd(weight, full_matrices=False).Vh[0]
-                shown = lit(observation, task, direction.cpu(), batch.labels.cpu())
-                if shown and (note := departure(observation, task, shown, exact=True)):
-                    return Reconstruction(shown, confidence=("guess",), note=note)
-            if _is_single(weight):
-                signed = any((value < 0).any() for value in gradient.values())
+            signed = any((value < 0).any() for value in gradient.values())
+            scale = scale_note(target.trusted) if scaled else ""
+            shown = _shown(observation, task, batch, weight, proof.error)
+            if shown is None and _is_single(weight):
                 note = OPEN if signed and not task.doubt else ""
-                return Reconstruction(batch, proof.error, confidence=("guess",), note=note)
+                shown = Reconstruction(batch, proof.error, confidence=("guess",), note=note)
+            if shown is not None:
+                single = _is_single(weight) and proof.error < _EXPLAINED
+                return replace(shown, note=scale) if single else shown
         if smoothed := smoothing_note(observation, task, batch):
             return Reconstruction(
                 batch, objective=proof.error, confidence=("guess",), note=smoothed
@@ -190,6 +179,35 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
         return guess
     exact = not gradient[sequence.first.weight].all()  # noise leaves no zeros
     return replace(guess, note=departure(observation, task, guess.guess.to("cpu"), exact=exact))
+
+
+def _shown(
+    observation: Observation, task: Task, batch: Batch, weight: Tensor, error: float
+) -> Reconstruction | None:
+    """What a first linear layer shows, with the cause why it does not make the rest; None if none.
+
+    Args:
+        observation: of one client.
+        task: as described.
+        batch: what solves the layers.
+        weight: gradient of the first layer.
+        error: relative, of the gradient of ``batch``.
+    """
+    single = _is_single(weight)
+    if single and error < _EXPLAINED:
+        return Reconstruction(batch, error, confidence=("guess",))
+    if note := departure(observation, task, batch, exact=not single):
+        part = None if single else sent_error(observation, task, batch.to("cpu"))
+        error = error if part is None else part
+        return Reconstruction(batch, error, confidence=("guess",), note=note)
+    if weight.dim() != 2:
+        return None
+    # Steps of Muon blow other directions up, yet the input's stays the first.
+    direction = torch.linalg.svd(weight, full_matrices=False).Vh[0]
+    lighter = lit(observation, task, direction.cpu(), batch.labels.cpu())
+    if lighter and (note := departure(observation, task, lighter, exact=True)):
+        return Reconstruction(lighter, confidence=("guess",), note=note)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Linear)
 _SEARCH = "Choose another model, or an attack that searches."
 _CLOSED_FORM_FLOOR = 1e-6
 """Outputs smaller than this are lost in the errors of the layers above."""
-_TINY = 1e-300
 _CLOSED_FORM_VALUES = 16_384
 """Most values of a layer's input; the dense equations of that many take 2 GB of float64."""
 
@@ -95,7 +94,7 @@ class Sequence:
         weight, squares = gradient[last.weight], slopes.square()
         # A zero among others of its column was left out, as by a mask, and says nothing.
         sent = weight != 0 if self.first and not read(weight).step else torch.ones_like(weight)
-        values = weight.T @ slopes / (sent.to(squares).T @ squares).clamp(min=_TINY)
+        values = weight.T @ slopes / (sent.to(squares).T @ squares).clamp(min=1e-300)
         slope = model.network.get_parameter(last.weight).T @ slopes
         for layer in reversed(self.layers):
             # The linear layer recovers even tiny values to full precision, so no floor is needed.
