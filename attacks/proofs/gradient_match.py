@@ -130,8 +130,10 @@ class GradientMatcher:
 
         Each line of a classifier has its own scale where that is better. Where every tensor is
         normalised first it is one less the square of their mean cosine, each weighing as much as
-        its square.
+        its square. Where no tensor can be compared, as of DoRA, everything is left.
         """
+        if not self._compared:
+            return 1.0
         gradient = self.shown(self._gradient(batch))
         both = {n: _product(gradient[n], self.update[n]) for n in self._compared}
         square = {n: _product(gradient[n], gradient[n]) for n in self._compared}

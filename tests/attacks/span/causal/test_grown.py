@@ -90,3 +90,5 @@ def test_the_lengths_of_dora_are_no_layer_of_gpt2() -> None:
         seen, task, torch.Generator().manual_seed(0), Job(torch.device("cpu"))
     )
     assert guess.guess.inputs.shape[0] == len(batch)
+    match = GradientMatcher.of(seen, task, torch.device("cpu"), signs=False)
+    assert match.each_of(match.update).unexplained(batch) == 1
