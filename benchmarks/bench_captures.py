@@ -63,11 +63,11 @@ def _row(setting: dict[str, str], measure: str, count: int, n: int) -> dict[str,
     return {"setting": setting, "measure": measure, "n": n, "mean": count / n, "unit": "of n"}
 
 
-def _recorded(name: str, rows: list[dict[str, Any]], seconds: float) -> None:
+def _recorded(name: str, rows: list[dict[str, Any]], seconds: float, clients: int) -> None:
     table = {
         "title": _TITLES[name],
         "paper": "",
-        "command": f"python -m benchmarks.bench_captures --only {name}",
+        "command": f"python -m benchmarks.bench_captures --only {name} --clients {clients}",
         **made_here(seconds),
         "columns": _COLUMNS[name],
         "rows": rows,
@@ -100,9 +100,9 @@ _NOTES = {
         + ", ".join(map(str, RANKS))
         + " of the attention's first layer. Whatever a search proves beside it, these are the "
         "words that its note would print.",
-        "n: words called. From one step of adapters with no room for the text, none is, nor from "
-        "merged ones, whose update spans no input. The interval is exact, each end one-sided at "
-        "95 % (Clopper and Pearson), with a word as one trial.",
+        "n: words called. From one step of adapters with little room for the text few are called, "
+        "and none from merged ones, whose update spans no input. The interval is exact, each end "
+        "one-sided at 95 % (Clopper and Pearson), with a word as one trial.",
     ],
 }
 PARTS: Mapping[str, Callable[[int], list[dict[str, Any]]]] = {
@@ -123,13 +123,14 @@ def main() -> None:
     for name in [given.only] if given.only else PARTS:
         with one_thread():
             begun = time.process_time()
-            rows = PARTS[name](given.clients or CLIENTS[name])
+            clients = given.clients or CLIENTS[name]
+            rows = PARTS[name](clients)
             seconds = time.process_time() - begun
         for row in rows:
             setting = ", ".join(row["setting"].values())
             say(f"{setting:<60} {row['measure']:<15} {row.get('n', 0):>5} {row.get('mean', '-')}")
         if given.record:
-            _recorded(name, rows, seconds)
+            _recorded(name, rows, seconds, clients)
 
 
 if __name__ == "__main__":
