@@ -133,8 +133,14 @@ def wire_step(value: Tensor, received: Tensor) -> Tensor:
     Weights may be rounded to a coarser format, or a grid, than that in which they cross.
     """
     held = at_own_precision({"": received.flatten()})[""]
-    steps = [read(part.flatten().double()).half_step(held) for part in (value, received)]
+    steps = [read(value.flatten().double()).half_step(held), rounding(received)]
     return torch.stack(steps).max(0).values.view_as(value)
+
+
+def rounding(received: Tensor) -> Tensor:
+    """As ``wire_step``, by what was received alone: a change may have a grid of its own."""
+    flat = received.flatten()
+    return read(flat.double()).half_step(at_own_precision({"": flat})[""])
 
 
 def nulls(seen: Observation, task: Task, network: nn.Module, *, even: bool = False) -> list[Null]:

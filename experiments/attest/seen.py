@@ -11,7 +11,7 @@ from statistics import median
 from torch import Tensor, nn
 
 from attacks.observed.readings import EQUAL_MAGNITUDE
-from experiments.attest.noise import MANY, Null, bounds, nulls, wire_step
+from experiments.attest.noise import MANY, Null, bounds, nulls, rounding, wire_step
 from experiments.captures.update import Update
 from fedsim.store.capture import Observation
 from fedsim.types import Tensors
@@ -83,7 +83,10 @@ class Reply:
 
     def _hidden(self, name: str) -> bool:
         """Whether all of a tensor's entries may be rounding."""
-        return float(self.update[name].abs().max()) < _SEEN * float(self.steps[name].max())
+        least = float(self.update[name].abs().max()) / _SEEN
+        return least < float(self.steps[name].max()) and least < float(
+            rounding(self.seen.received[name]).max()
+        )
 
     def largest(self, name: str, size: float) -> Tensor:
         """Where a tensor's entries are as large as this, up to what the wire rounds of weights."""

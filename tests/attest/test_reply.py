@@ -29,6 +29,12 @@ def test_zeros_of_units_without_a_slope_are_no_pruning_in_steps_of_adam() -> Non
     assert fedsim.attest(victim)["sparsity"].state == "open"
 
 
+@pytest.mark.parametrize(("model", "client"), [("lenet", 4), ("resnet20", 12)])
+def test_a_step_of_adam_lies_on_no_grid_of_the_wire(model: str, client: int) -> None:
+    """Its entries are whole multiples of the rate, and the weights have all their digits."""
+    assert fedsim.attest(reply(model, client, steps=1, optimizer="adam")).defenses == ()
+
+
 @pytest.mark.parametrize("count", [2, 16])
 def test_zeros_of_rows_of_codes_are_no_pruning(count: int) -> None:
     rng = torch.Generator().manual_seed(0)
