@@ -113,13 +113,18 @@ CLIENTS = {"causes": 5, "word-probabilities": 17}
 """Of each cause and network, and of each way and ratio."""
 
 
-def main() -> None:
-    """Draw both parts, or one, and record them."""
+def parser() -> argparse.ArgumentParser:
+    """What the command takes."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--only", choices=[*PARTS])
     options.add_argument("--clients", type=int, help="of each cell")
     options.add_argument("--record", action="store_true")
-    given = options.parse_args()
+    return options
+
+
+def main() -> None:
+    """Draw both parts, or one, and record them."""
+    given = parser().parse_args()
     for name in [given.only] if given.only else PARTS:
         with one_thread():
             begun = time.process_time()
