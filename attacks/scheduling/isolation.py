@@ -44,8 +44,8 @@ twice it runs six times what will die again.
 _TICK = 0.2
 """Seconds between two looks at the clock while a job runs."""
 _ANSWER = 60.0
-"""Seconds to wait for the server that forks processes. A killed one ends within milliseconds, and
-within seconds beside other work; half or twice of it changes what is said of a broken one alone."""
+"""Seconds to wait for the server that forks processes, from when it refuses. A killed one is
+known to have ended long before; half or twice of it matters where no server can be started."""
 _FORKS = get_context("forkserver")
 _FORKS.set_forkserver_preload(["__main__", __name__])
 

@@ -82,7 +82,7 @@ class Reply:
         return most_of(self.update, self._hidden)
 
     def _hidden(self, name: str) -> bool:
-        """Whether all of a tensor's entries may be rounding."""
+        """Whether all of a tensor's entries may be rounding; ``steps``, no smaller, are at hand."""
         least = float(self.update[name].abs().max()) / _SEEN
         return least < float(self.steps[name].max()) and least < float(
             rounding(self.seen.received[name]).max()
