@@ -36,8 +36,9 @@ $(DEV): $(READY)
 demo: $(READY)
 	$(BIN)/fedsim run quickstart
 
+# Some containers forbid bytecode, which each process of the suite would then compile anew.
 test: $(DEV)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow

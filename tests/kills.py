@@ -22,29 +22,29 @@ _MADE: dict[RunStage, tuple[str, ...]] = {
     "report": ("summary.json", "report/**/*"),
 }
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(  # imports without calls: a fork of a thread would not work
-    [
-        "experiments.pipeline",
-        "experiments.report.report",
-        "experiments.report.headline",
-        "experiments.stages.membership",
-        "experiments.stages.score",
-        "server.app",
-        "server.grids.in_process",
-        "clients.app",
-        "attacks",
-        "torch._dynamo",
-        "torchmetrics",
-        "ray",
-        "rouge_score.rouge_scorer",
-        "sacrebleu",
-        "transformers.models.bert.modeling_bert",
-    ]
-)
+_IMPORTED = [
+    "experiments.pipeline",
+    "experiments.report.report",
+    "experiments.report.headline",
+    "experiments.stages.membership",
+    "experiments.stages.score",
+    "server.app",
+    "server.grids.in_process",
+    "clients.app",
+    "attacks",
+    "torch._dynamo",
+    "torchmetrics",
+    "ray",
+    "rouge_score.rouge_scorer",
+    "sacrebleu",
+    "transformers.models.bert.modeling_bert",
+]
+"""By the process that forks the commands, without a call: a fork of a thread would not work."""
 
 
 def start(arguments: list[str], log: Path) -> BaseProcess:
     """Start ``fedsim`` with these arguments, at the head of a process group of its own."""
+    _CONTEXT.set_forkserver_preload(_IMPORTED)
     process = _CONTEXT.Process(target=_command, args=(arguments, log))
     process.start()
     return process

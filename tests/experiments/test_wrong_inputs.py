@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -220,38 +219,3 @@ def test_the_experiments_of_the_table_are_right(at_shop: Path) -> None:
     """What is complained about is the mistake alone."""
     for name in ("base.toml", "text.toml"):
         assert Invocation(name).plan().experiments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["--help"], 0, "Usage: fedsim"),
-        (["run", "--help"], 0, "RUN_OR_EXPERIMENT"),
-        (["describe", "federation"], 0, "secure_aggregation: whole number at least 0, default 0"),
-        (
-            ["run", "quickstart", "--set", "federation.roundss=3"],
-            2,
-            "fedsim: federation.roundss: no such option. Did you mean 'rounds'?",
-        ),
-    ],
-    ids=["help", "help of a command", "a section", "wrong key"],
-)
-def test_light_commands_import_nothing_heavy(
-    arguments: list[str], code: int, said: str, tmp_path: Path
-) -> None:
-    program = (
-        "import atexit, os, sys\n"
-        "heavy = {'torch', 'ray', 'flwr', 'transformers', 'datasets', 'matplotlib'}\n"
-        "atexit.register(lambda: print(sorted(heavy & sys.modules.keys()), os.times()[0]))\n"
-        f"sys.argv = ['fedsim', *{arguments!r}]\n"
-        "from experiments.cli import main\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=600
-    )
-    assert (done.returncode, list(tmp_path.iterdir())) == (code, [])
-    assert said in (done.stdout if code == 0 else done.stderr)
-    imported, seconds = done.stdout.splitlines()[-1].rsplit(" ", 1)
-    assert imported == "[]"
-    assert float(seconds) < 1.0  # of processor time, whatever else the machine does

@@ -26,7 +26,7 @@ SAID = [
     "defenses[1].chain[0].name: 'sgn' is not known. Did you mean 'sign'?",
     "metrics[0]: 'pnsr' is not a metric. Did you mean 'psnr'?",
 ]
-HEAVY = ("torch", "flwr", "ray", "transformers", "pandas", "scipy")
+HEAVY = ("torch", "flwr", "ray", "transformers", "datasets", "pandas", "scipy", "matplotlib")
 
 
 def test_pages_say_what_the_classes_say() -> None:
@@ -49,23 +49,29 @@ def test_unknown_keys_stand_before_missing_ones() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *("--help", "list", "list attacks", "list defenses", "list models", "list datasets"),
-        *(
-            "describe span",
-            "describe dp_sgd",
-            "describe federation",
-            "schema",
-            "ls",
-            "new attack x",
-        ),
-        *("show wrong.toml", "run unknown.toml", "show two.toml"),
-        *("attack of-no-model", "attack of-named-code"),
-    ],
-)
-def test_look_ups_import_nothing_heavy(arguments: str, tmp_path: Path) -> None:
+ANSWERED = [
+    *("--help", "run --help", "schema", "new attack mine"),
+    *("list", "list attacks", "list defenses", "list models", "list datasets"),
+    *("describe span", "describe dp_sgd", "describe federation"),
+]
+REFUSED = [
+    *("ls", "show wrong.toml", "run unknown.toml", "show two.toml"),
+    *("run quickstart --set federation.roundss=3", "attack of-no-model", "attack of-named-code"),
+]
+IN_TURN = f"""
+import json, os, sys
+from experiments.cli import main
+for line in sys.stdin.read().splitlines():
+    sys.argv = ["fedsim", *line.split()]
+    try:
+        main()
+    except SystemExit as stop:
+        heavy = sorted({{*{HEAVY}}} & sys.modules.keys())
+        print(json.dumps((line, stop.code, heavy, os.times()[0])))
+"""
+
+
+def test_look_ups_import_nothing_heavy(tmp_path: Path) -> None:
     (tmp_path / "wrong.toml").write_text('nam = "x"\n[task]\nmodle = "lenet"\n')
     unknown = '[task]\nmodel = "lenet"\ndataset = "shapes"\n[[attacks]]\nname = "dlgg"\n'
     (tmp_path / "unknown.toml").write_text('name = "x"\n' + unknown)
@@ -78,14 +84,17 @@ def test_look_ups_import_nothing_heavy(arguments: str, tmp_path: Path) -> None:
         reply.write_text("{}")
         if task:
             (tmp_path / name / "task.json").write_text(task)
-    program = (
-        "import atexit, sys\n"
-        f"atexit.register(lambda: print(sorted({{*{HEAVY}}} & sys.modules.keys())))\n"
-        f"sys.argv = ['fedsim', *{arguments.split()!r}]\n"
-        "from experiments.cli import main\n"
-        "main()\n"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
+        [sys.executable, "-c", IN_TURN],
+        input="\n".join([*ANSWERED, *REFUSED]),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
     )
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('["')]
+    expected = [(name, 0, []) for name in ANSWERED] + [(name, 2, []) for name in REFUSED]
+    assert [(name, code, heavy) for name, code, heavy, _ in said] == expected
+    assert said[0][3] < 1.0  # seconds of processor time until --help is answered
+    assert "federation.roundss: no such option. Did you mean 'rounds'?" in done.stderr
+    assert "secure_aggregation: whole number at least 0, default 0" in done.stdout
