@@ -20,17 +20,12 @@ from experiments.invocation import Invocation
 from experiments.pipeline import execute
 from experiments.plan.cells import Cell
 from experiments.plan.config import Plan
-from experiments.plan.entries import Entry, entries
+from experiments.plan.entries import Entry
 from experiments.plan.folder import Run
-from experiments.stages.attack import jobs
 from experiments.stages.donors import donors_of
 from experiments.stages.integrity import check_cell
-from experiments.stages.utility import defense_of
-from experiments.wording.names import settings, told_apart, utility_unit
-from fedsim.config.build import build, registry
+from fedsim.config.build import build
 from fedsim.data.splits import Split
-from fedsim.metrics import METRICS
-from fedsim.metrics.base import Metric
 from fedsim.process import one_thread
 from fedsim.store.capture import CaptureStore
 from fedsim.store.truth import TruthStore
@@ -197,47 +192,3 @@ def values_of(rows: Sequence[ScoreRow], metric: str) -> dict[tuple[str, str], Va
 
     table = score_frame(rows, {row.cell: "" for row in rows})
     return {(one.attacker.attack, one.control): one.values for one in scored(table, metric)}
-
-
-def places(run: Path) -> dict[str, DefenseInSetting]:
-    """Cell -> the defense and the setting that it is filed under, told apart as in the report."""
-    opened, labels = Run.open(run), dict[str, str]()
-    several = len(opened.plan.experiments) > 1
-    for experiment in opened.plan.experiments:
-        mine = {c.name: c.config for c in opened.cells if c.experiment.name == experiment.name}
-        first = experiment.name if several else ""
-        for name, label in settings(mine, {}).items():
-            labels[name] = ", ".join(filter(None, (first, label)))
-    return {
-        cell.name: DefenseInSetting(labels[cell.name], *defense_of(cell)) for cell in opened.cells
-    }
-
-
-def reconstructions(run: Path) -> dict[str, dict[str, str]]:
-    """Cell -> label -> title of each attack that guesses rows; of controls there is none."""
-    titles = {}
-    for cell in Run.open(run).cells:
-        known = [entry for entry in entries(cell.experiment) if entry.infers == "rows"]
-        keys = [entry.key for entry in entries(cell.experiment)]
-        titles[cell.name] = {entry.label: told_apart(entry.key, keys) for entry in known}
-    return titles
-
-
-def planned_jobs(run: Path) -> dict[str, int]:
-    """Cell -> how many captures its attacks and controls are for; of cells that are simulated."""
-    return {
-        cell.name: sum(len(spec.keys) for spec in jobs(cell))
-        for cell in Run.open(run).cells
-        if cell.simulated
-    }
-
-
-def metric_named(name: str) -> Metric:
-    """A metric, built in or installed."""
-    return registry(METRICS, "fedsim.metrics")[name]()
-
-
-def unit_of(metric: str) -> str:
-    """The unit of a metric or of a measure of utility."""
-    known = registry(METRICS, "fedsim.metrics")
-    return known[metric].unit if metric in known else utility_unit(metric)

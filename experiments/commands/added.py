@@ -17,7 +17,6 @@ from fedsim.errors import ConfigError, message_of
 
 GROUP = "fedsim.commands"
 EXTRAS = {
-    "watch": "experiments.extras.watch.watch",
     "evidence": "experiments.extras.evidence.command",
     "seal": "experiments.extras.arena.seal",
     "submit": "experiments.extras.arena.submit",

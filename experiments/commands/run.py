@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -26,7 +24,6 @@ from experiments.commands.parameters import (
     Seed,
     Sets,
     Target,
-    Watch,
     Workers,
 )
 from experiments.commands.show import show
@@ -50,7 +47,6 @@ def run(
     quiet: Quiet = False,
     retry_failed: Retry = False,
     dry_run: DryRun = False,
-    watch: Watch = False,
     as_json: Json = False,
 ) -> None:
     """Run all stages: simulate, attack, score, report. Finished work is kept."""
@@ -58,7 +54,7 @@ def run(
         show(experiment, sets, seed, workers, as_json=as_json)
         return
     given = Invocation(experiment, sets or [], _path(out), seed, workers, engine, gpus, address)
-    _execute(given, STAGES, quiet, as_json, watch=watch, retry_failed=retry_failed)
+    _execute(given, STAGES, quiet, as_json, retry_failed=retry_failed)
 
 
 def simulate(
@@ -189,15 +185,13 @@ def _execute(
     stages: tuple[RunStage, ...],
     quiet: bool,
     as_json: bool,
-    *,
-    watch: bool = False,
     **options: bool,
 ) -> None:
     """Run stages, print their outcome and exit."""
     whole = given.run(stages)
     from experiments.pipeline import execute
 
-    with _stopped(whole.root), _watched(whole.root) if watch else nullcontext():
+    with _stopped(whole.root):
         outcome = execute(whole, stages, quiet=quiet or as_json, **options)
     say(json.dumps(outcome.table()) if as_json else outcome.line())
     raise typer.Exit(1 if outcome.failed else 0)
@@ -213,20 +207,3 @@ def _stopped(root: Path) -> Iterator[None]:
     except Terminated as stop:
         stop.advice = continuation(root)
         raise
-
-
-@contextmanager
-def _watched(root: Path) -> Iterator[None]:
-    """``fedsim watch`` beside the block, in a process of its group.
-
-    So neither its errors nor its threads can change a number, and its standard input ends with this
-    process, however that ends.
-    """
-    command = [sys.executable, "-P", "-m", "fedsim", "watch", str(root), "--beside"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as server:
-        try:
-            yield
-        finally:
-            assert server.stdin is not None
-            with suppress(OSError):  # it may have ended before
-                server.stdin.close()
