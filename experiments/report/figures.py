@@ -109,6 +109,7 @@ def figure(name: str, caption: str, draw: Callable[[Canvas], None], size: Size) 
         canvas = Canvas(figsize=size, layout="constrained")
         draw(canvas)
         canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+        canvas.set_layout_engine("none")  # all stands where the drawing of lines has it
         canvas.savefig(png, format="png", dpi=200, facecolor="white", metadata={"Software": None})
     text = re.sub(r"<metadata>.*?</metadata>", "", svg.getvalue(), flags=re.DOTALL)
     return Figure(name, caption, visible(text[text.index("<svg") :]), png.getvalue(), size[0])

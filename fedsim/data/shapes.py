@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -80,20 +81,25 @@ class Shapes(Builtin):
 
     def read(self, split: str, numbers: range) -> tuple[Tensor, Tensor]:
         """Images uint8 ``(row, 3, 32, 32)`` and their classes."""
-        return _rows([seeds.numpy_generator(0, "shapes", split, number) for number in numbers])
+        return _together([_row(0, split, number) for number in numbers])
 
     def draw(self, key: int, numbers: range) -> tuple[Tensor, Tensor]:
         """As ``read``, of the rows of a key."""
-        return _rows([seeds.numpy_generator(key, "shapes", number) for number in numbers])
+        return _together([_row(key, number) for number in numbers])
 
 
-def _rows(rngs: list[np.random.Generator]) -> tuple[Tensor, Tensor]:
-    """An image and its class from each generator."""
-    labels = [int(rng.integers(len(SHAPES))) for rng in rngs]
-    shapes = list(SHAPES.values())
-    drawn = [_draw(shapes[label], rng) for label, rng in zip(labels, rngs, strict=True)]
-    pixels = torch.from_numpy(np.stack(drawn)).permute(0, 3, 1, 2).contiguous()
+def _together(rows: list[tuple[NDArray[np.uint8], int]]) -> tuple[Tensor, Tensor]:
+    images, labels = zip(*rows, strict=True)
+    pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
     return pixels, torch.tensor(labels, dtype=torch.int64)
+
+
+@lru_cache(maxsize=8192)  # 25 MB; drawing takes a millisecond
+def _row(seed: int, *path: str | int) -> tuple[NDArray[np.uint8], int]:
+    """An image and its class; equal calls share the image, which must not be changed in place."""
+    rng = seeds.numpy_generator(seed, "shapes", *path)
+    label = int(rng.integers(len(SHAPES)))
+    return _draw(list(SHAPES.values())[label], rng), label
 
 
 def _draw(shape: Callable[[Plane, Plane], Plane], rng: np.random.Generator) -> NDArray[np.uint8]:
