@@ -188,10 +188,10 @@ class ScoreRow:
 class UtilityRow(Record):
     """One utility metric of the global model after a round; a row of ``utility.parquet``.
 
-    Round 0 is the model before training. ``epsilon`` is None where nothing private is claimed; of
-    the last round, ``add_or_remove`` and ``replace`` are its values by relation of neighbours at
-    ``delta``, each unit in a release with a chance of ``rate``. ``bytes_up`` is the size of all
-    replies of the round.
+    Round 0 is the model before training. ``epsilon`` is None where nothing private is claimed;
+    ``add_or_remove`` and ``replace`` are its values by relation of neighbours at ``delta``, each
+    unit in a release with a chance of ``rate``. ``bytes_up`` is the size of all replies of the
+    round.
     """
 
     run: str

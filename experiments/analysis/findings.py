@@ -112,16 +112,14 @@ class RoundUtility(Placed):
     Attributes:
         values: mean over seeds, by measure.
         by_seed: by measure and seed.
-        epsilon: privacy budget spent so far, the largest over seeds; None if none is claimed.
-        epsilons: of the last round, under both relations of neighbours.
+        spent: privacy budget so far, the largest over seeds; None if none is claimed.
         bytes_up: size of all replies of the round, mean over seeds.
     """
 
     round: int
     values: dict[str, float]
     by_seed: dict[str, dict[int, float]]
-    epsilon: float | None
-    epsilons: Epsilons | None = None
+    spent: Epsilons | None
     bytes_up: int
 
     @property

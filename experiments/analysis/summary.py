@@ -312,13 +312,14 @@ def _utility(measured: pd.DataFrame) -> RoundUtility:
         for metric, part in measured.groupby("metric", sort=False)
     }
     cells = measured.drop_duplicates("cell", keep="last")  # a row per metric repeats the rest
-    first, epsilons = measured.iloc[0], cells.epsilon.dropna().tolist()
-    both = cells[list(Epsilons._fields)].dropna().itertuples(index=False)
+    first, claims = measured.iloc[0], cells.dropna(subset="epsilon")
+    known = [
+        Epsilons(**row.dropna().to_dict()) for _, row in claims[[*Epsilons.model_fields]].iterrows()
+    ]
     return RoundUtility(
         **{name: first[name] for name in (*PLACE, "round")},
         values={metric: fmean(seeds.values()) for metric, seeds in by_seed.items()},
         by_seed=by_seed,
-        epsilon=max(epsilons, default=None),
-        epsilons=max(map(Epsilons._make, both), default=None),
+        spent=max(known, key=lambda each: each.epsilon, default=None),
         bytes_up=sum(cells.bytes_up.tolist()) // len(cells),
     )

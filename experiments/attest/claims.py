@@ -116,7 +116,7 @@ class Declared:
         delta, claimed = float(known["delta"]), float(known["epsilon"])
         reached = Epsilons.of(1, 1.0, law.std / law.clip, delta)
         reasons = [f"sigma {law.std:.3g} at clip {law.clip:g} is {reached}"]
-        if reached.add_or_remove <= claimed:
+        if reached.epsilon <= claimed:
             return Held(key=None, word="consistent", reasons=tuple(reasons))
         reasons.append(f"claimed {claimed:g} a message")
         moved, share = known.get("sensitivity"), float(known.get("sensitivity", 0)) / (2 * law.clip)

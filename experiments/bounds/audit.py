@@ -45,8 +45,8 @@ class AuditRow(Record):
 
     Attributes:
         unit: what epsilon protects: ``example``, or a client's whole ``update``.
-        epsilon: the accountant's upper bound.
-        replaced: the same where neighbours differ in what one example is; None of updates.
+        epsilon: the accountant's upper bound, by the relation in which canaries differ.
+        accounted: by both relations of neighbours.
         lower: lower bound for Gaussian noise of unknown size. All of an audit's hold together
             with 95 % confidence.
         any_mechanism: lower bounds that assume nothing about the mechanism, as confident.
@@ -65,22 +65,17 @@ class AuditRow(Record):
     lower: float
     any_mechanism: float
     shift: float
-    replaced: float | None = None
+    accounted: Epsilons
 
     @property
     def refuted(self) -> bool:
         """Whether the lower bound exceeds the accountant's upper bound."""
-        return max(self.lower, self.any_mechanism) > self.epsilon
+        return self.shown > self.epsilon
 
     @property
-    def accounted(self) -> str:
-        """The accountant's bound of this one run, by relation of neighbours."""
-        if self.replaced is None:
-            return f"{self.epsilon:.3g} as accounted, of one run"
-        return (
-            f"{self.epsilon:.3g} as accounted for one example more or less, and "
-            f"{self.replaced:.3g} for another one, of one run"
-        )
+    def shown(self) -> float:
+        """What canaries show epsilon to be at least."""
+        return max(self.lower, self.any_mechanism)
 
 
 class AuditRecord(Sealed):
@@ -98,7 +93,8 @@ class AuditRecord(Sealed):
         """One line per cell and round, then one per cell that is not audited."""
         lines = [
             f"{row.cell}  round {row.round}: epsilon at least {row.lower:.3g} (any mechanism: "
-            f"{row.any_mechanism:.3g}), at most {row.accounted}; "
+            f"{row.any_mechanism:.3g}), at most "
+            f"{row.accounted.both}, of one run; "
             f"shift {row.shift:.2f}{'; REFUTED' if row.refuted else ''}"
             for row in self.rows
         ]
@@ -177,14 +173,14 @@ def audit_case(case: Case, canaries: int | None, error: float) -> list[AuditRow]
     rows = []
     for steps in _rounds(config):
         seen, tested = trial.until(steps), Claim(steps, trial.rate, claim.noise, noise.delta)
-        spent = Epsilons.of(steps, claim.turn.chance, claim.noise, noise.delta)
+        spent = Epsilons.of(steps, claim.turn.chance, claim.noise * noise.reach, noise.delta)
         row = AuditRow(
             **case.who,
             unit=claim.unit,
             round=steps,
             canaries=canaries,
-            epsilon=spent.add_or_remove,
-            replaced=spent.replace if claim.unit == "example" else None,
+            epsilon=tested.epsilon,
+            accounted=spent,
             lower=gaussian_bound(seen, tested, 1 - error),
             any_mechanism=any_bound(seen, tested, 1 - error),
             shift=seen.shift / (steps * tested.rate),

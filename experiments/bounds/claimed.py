@@ -87,7 +87,7 @@ class Bounds(Record):
     at_least: float
     any_mechanism: float
     claimed: float
-    at_most: float | None
+    at_most: Epsilons | None
     shift: float
 
     @property
@@ -97,7 +97,7 @@ class Bounds(Record):
 
     def text(self, unit: str) -> str:
         """One line."""
-        most = "not stated" if self.at_most is None else f"{self.at_most:.3g}"
+        most = "not stated" if self.at_most is None else self.at_most.both
         return (
             f"{self.releases} {unit}: at least {self.at_least:.3g} (any mechanism "
             f"{self.any_mechanism:.3g}), claimed {self.claimed:.3g}, at most {most}; shift "
@@ -176,7 +176,7 @@ def judged(
                 at_least=gaussian_bound(pooled, claim, each),
                 any_mechanism=any_bound(first, claim, each),
                 claimed=stated.epsilon,
-                at_most=claim.epsilon if stated.noise else None,
+                at_most=Epsilons.of(length, rate, noise, stated.delta) if stated.noise else None,
                 shift=pooled.shift / (pooled.scores.shape[1] * claim.rate),
             )
         )

@@ -143,6 +143,7 @@ class FamilyAnswer(Data):
         chosen: index, of ``values``, of the weakest strength that holds, or of the strongest that
             is affordable where nothing is to be held; None if there is none.
         defense: the entry of an experiment's ``defenses`` for the chosen one.
+        epsilon: what the chosen one has spent at the end, in words; empty where it claims none.
     """
 
     title: str
@@ -152,6 +153,7 @@ class FamilyAnswer(Data):
     tried: tuple[Tried, ...]
     chosen: int | None
     defense: dict[str, Any] | None
+    epsilon: str = ""
 
     @property
     def leaking(self) -> int:

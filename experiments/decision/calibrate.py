@@ -35,6 +35,7 @@ from experiments.plan.rehearsal import rehearse
 from experiments.report.reasons import clause
 from experiments.stages.attack import Attackers, attackers
 from experiments.stages.integrity import check_captures
+from experiments.stages.privacy import spent
 from experiments.stages.simulate import Simulator
 from experiments.wording.defense_names import NO_DEFENSE
 from experiments.wording.names import options
@@ -234,7 +235,14 @@ class Calibration:
             tried=tuple(tried),
             chosen=at,
             defense=None if at is None else family.defense(at),
+            epsilon="" if at is None else self._epsilon((number, at)),
         )
+
+    def _epsilon(self, place: Place) -> str:
+        """By both relations of neighbours, of a cell's run; the search is not in it."""
+        cell = self._cells(place)[0]
+        known = spent(cell).get(cell.config.federation.rounds)
+        return str(known) if known else ""
 
     def _answer(self, families: Sequence[FamilyAnswer]) -> Answer:
         affordable = {

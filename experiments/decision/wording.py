@@ -76,21 +76,23 @@ def outcome(family: FamilyAnswer) -> str:
     if family.outcome == "costs too much":
         lost = _lost(family) or "as its training diverged, or is of no use without a defense either"
         return f"{at.name} holds, and loses too much: {lost}{''.join(map(_sureness, family.costs))}"
+    shown = _shown(at, family.epsilon)
     if family.chosen == 0 and len(values) > 1:
-        return f"everything in the range holds, from {at.name} on{_shown(at)}; a weaker one may do"
-    said = f"{at.name} holds{_end(family)}{_shown(at)}"
+        return f"everything in the range holds, from {at.name} on{shown}; a weaker one may do"
+    said = f"{at.name} holds{_end(family)}{shown}"
     gaps = " and ".join(f"{gap.name} {state(gap)}" for gap in family.gaps)
     return f"{said}. NOT MONOTONE: {gaps}, though it is stronger" if gaps else said
 
 
-def _shown(tried: Tried) -> str:
-    """Clients that were hit and their bound, means beside a guess that sees no update."""
+def _shown(tried: Tried, epsilon: str) -> str:
+    """Clients hit and their bound, means beside a guess that sees no update, and its epsilon."""
     clauses = [
         f"{round(reached.mean * reached.clients)} of {reached.clients} {reached.target}: at most "
         f"{_percent(reached.high)}"
         for reached in tried.reached
         if reached.target in SHARES
     ]
+    clauses += [epsilon] if epsilon else []
     clauses += [
         f"{reached.target} {measured(reached.target, reached.mean)} by {reached.attack}, "
         f"{measured(reached.target, reached.blind)} by a blind guess"

@@ -216,8 +216,8 @@ def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[Privac
             cells = [name for name, at in section.by_cell.items() if at == place] or section.cells
             cell = next(configs[name] for name in cells)
             chain = build_chain(cell.defense, "defense")
-            claimed, end = useful(section, place)[2], section.at_end(place)
-            if chain.unit is None or claimed is None or end is None:
+            spent = useful(section, place)[2]
+            if chain.unit is None or spent is None:
                 continue
             setting, name = named_place(place)
             private = next(defense for defense in chain.defenses if defense.unit is not None)
@@ -228,9 +228,9 @@ def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[Privac
                 neighbours=_neighbours(private),
                 trust=sentence("privacy.trust"),
                 mechanism="clipping and Gaussian noise",
-                claimed=claimed.value,
+                claimed=spent.epsilon,
                 delta=private.gaussian.delta if private.gaussian else 0.0,
-                by_relation=str(end.epsilons or sentence("privacy.one_relation")),
+                by_relation=str(spent),
                 rounds=cell.federation.rounds,
                 audited=_audited(audits, place, cells),
                 caveat=sentence("privacy.caveat"),
@@ -250,7 +250,7 @@ def _audited(
 ) -> float | None:
     """The largest epsilon that an audit of these cells has shown."""
     known = [
-        max(row.lower, row.any_mechanism)
+        row.shown
         for row in rows
         if row.cell in cells
         and (row.defense, row.defense_options) == (place.defense, place.defense_options)

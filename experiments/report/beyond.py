@@ -23,14 +23,16 @@ class Inferences:
 
     Attributes:
         members: AUC of the attack that tells members best; None without such an attack.
-        epsilon: audited lower bound and accounted upper bound; None without an audit.
+        accounted: epsilon by the accountant, in words; empty without an audit.
+        audited: what canaries showed it to be at least; None without an audit.
         sentences: topic and sentence.
     """
 
     setting: str
     defense: str
     members: Number | None
-    epsilon: Number | None
+    accounted: str
+    audited: Number | None
     sentences: tuple[tuple[str, Said], ...]
 
 
@@ -74,9 +76,8 @@ def _inferences(
         setting,
         defense,
         Number(members.mean, "1", members.low, members.high) if members else None,
-        Number(last.epsilon, "", max(last.lower, last.any_mechanism), last.epsilon)
-        if last
-        else None,
+        last.accounted.both if last else "",
+        Number(last.shown) if last else None,
         (
             *((("Members", _members(findings, members)),) if members else ()),
             *((("Epsilon", _epsilon(audits)),) if audits else ()),
@@ -116,8 +117,8 @@ def _epsilon(audits: Sequence[AuditRow]) -> Said:
         sentence(
             "inferred.refuted" if row.refuted else "inferred.audited",
             round=row.round,
-            low=show(max(row.lower, row.any_mechanism)),
-            high=show(row.epsilon),
+            low=show(row.shown),
+            high=row.accounted.both,
         )
         for row in audits
     ]
@@ -127,5 +128,5 @@ def _epsilon(audits: Sequence[AuditRow]) -> Said:
 def _changes(best: Finding | None, audits: Sequence[AuditRow]) -> Iterator[Said]:
     if best is not None and not best.tells:
         yield say("inferred.more_members", count=best.n)
-    if audits and max(audits[-1].lower, audits[-1].any_mechanism) < audits[-1].epsilon / 2:
+    if audits and audits[-1].shown < audits[-1].epsilon / 2:
         yield say("inferred.more_canaries")

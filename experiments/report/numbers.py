@@ -9,12 +9,13 @@ from experiments.analysis.statistics import Difference, Estimate
 from experiments.analysis.verdicts import LABELS
 from experiments.report.naming import attack_label, unit_of_main
 from experiments.report.tables import Number
+from experiments.wording.epsilons import Epsilons
 from experiments.wording.names import utility_unit
 
 
 def useful(
     section: TaskFindings, place: DefenseInSetting
-) -> tuple[Number | None, Number | None, Number | None]:
+) -> tuple[Number | None, Number | None, Epsilons | None]:
     """Utility at the end of training, its change from no defense in the setting, and epsilon."""
     name, end = section.utility_name, section.at_end(place)
     if name is None or end is None or name not in end.values:
@@ -23,8 +24,7 @@ def useful(
     base = section.at_end(bases[place.setting]) if place.setting in bases else None
     compared = base is not None and place.defense != "none"
     change = _utility(end.over_seeds(name, base), name) if compared else None
-    epsilon = None if end.epsilon is None else Number(end.epsilon)
-    return _utility(end.over_seeds(name), name), change, epsilon
+    return _utility(end.over_seeds(name), name), change, end.spent
 
 
 def _utility(spread: Spread | None, name: str) -> Number | None:

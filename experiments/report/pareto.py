@@ -55,7 +55,7 @@ def pictures(section: TaskFindings, stem: str) -> list[Figure]:
 
 
 def _spot(section: TaskFindings, verdict: Verdict) -> Spot | None:
-    use, change, epsilon = useful(section, verdict.place)
+    use, change, spent = useful(section, verdict.place)
     _, leak = reached(section, verdict.strongest)
     if use is None or leak is None or not math.isfinite(use.value):  # a model that diverged
         return None
@@ -66,7 +66,7 @@ def _spot(section: TaskFindings, verdict: Verdict) -> Spot | None:
     else:
         use = Number(use.value, use.unit)
     label = name_of(section, verdict)
-    return Spot(verdict.place, use, leak, f"{label}, ε = {epsilon}" if epsilon else label)
+    return Spot(verdict.place, use, leak, f"{label}, ε = {spent.both}" if spent else label)
 
 
 def _picture(

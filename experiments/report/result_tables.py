@@ -17,6 +17,12 @@ from experiments.report.tables import Number, Table, Value
 from experiments.wording.names import title, utility_unit
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES, shown
 
+_EPSILONS = {
+    "epsilon claimed": "epsilon",
+    "epsilon, add or remove one": "add_or_remove",
+    "epsilon, replace one": "replace",
+}
+
 
 def tables(section: TaskFindings) -> tuple[Table, ...]:
     """All but that of the defenses."""
@@ -72,7 +78,7 @@ def _utility(section: TaskFindings) -> Iterator[dict[str, Value]]:
             "round": measured.round,
             "seeds": measured.seeds,
             **{title(m): _number(measured.values.get(m), utility_unit(m)) for m in metrics},
-            "epsilon": _number(measured.epsilon),
+            **{k: _number(getattr(measured.spent, v, None)) for k, v in _EPSILONS.items()},
             "bytes up": measured.bytes_up,
         }
 
@@ -162,7 +168,8 @@ def _defense_row(
         "victims": verdict.victims,
         "clients": verdict.clients,
         "AUC of membership": inferred.members if inferred else None,
-        "epsilon audited": inferred.epsilon if inferred else None,
+        "epsilon accounted": inferred.accounted if inferred else None,
+        "epsilon audited, at least": inferred.audited if inferred else None,
         "leaks": bracket.said if bracket else None,
         "bounded by": bracket.why if bracket else None,
     }

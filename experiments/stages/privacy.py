@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from experiments.plan.cells import Cell
@@ -35,7 +34,7 @@ def owned(cell: Cell) -> tuple[int, ...]:
     return rows
 
 
-def spent(cell: Cell) -> dict[int, float]:
+def spent(cell: Cell) -> dict[int, Epsilons]:
     """Round -> epsilon so far of the client with the largest; empty where nothing is claimed.
 
     A client has spent what its own steps or replies cost; the rounds that it sat out are free, and
@@ -48,50 +47,26 @@ def spent(cell: Cell) -> dict[int, float]:
         return {}
     whole = [Schedule.of(federation, count) for count in owned(cell)]
     fitted = [chain.fit(schedule) for schedule in whole]
-    rounds, taken = [0] * len(whole), {0: 0.0}
+    rounds, taken = [0] * len(whole), {0: Epsilons(epsilon=0.0)}
     for round_ in range(1, federation.rounds + 1):
         for client in draw(config.seed, round_, federation.clients, federation.participation):
             rounds[client] += 1
         if round_ in _computed(config):
             claims = {
-                fit.epsilon_after(
-                    replace(entire, rounds=count, steps=count * entire.steps // entire.rounds)
+                Epsilons.after(
+                    fit, replace(entire, rounds=count, steps=count * entire.steps // entire.rounds)
                 )
                 for fit, entire, count in zip(fitted, whole, rounds, strict=True)
             }
             known = [claim for claim in claims if claim is not None]
             if len(known) < len(claims):
                 return {}
-            taken[round_] = max(known)
+            taken[round_] = max(known, key=lambda each: each.epsilon)
     ends = sorted(taken)
     return {
         round_: taken[next(end for end in ends if end >= round_)]
         for round_ in range(federation.rounds + 1)
     }
-
-
-def by_relation(cell: Cell) -> Epsilons | None:
-    """Epsilon of the whole run, as ``spent`` has it, under both relations of neighbours."""
-    config, federation = cell.config, cell.config.federation
-    chain = build_chain(config.defense, "defense")
-    private = [each for each in chain.defenses if each.unit is not None]
-    if len(private) != 1:
-        return None
-    taken = Counter(
-        client
-        for round_ in range(1, federation.rounds + 1)
-        for client in draw(config.seed, round_, federation.clients, federation.participation)
-    )
-    whole = {(Schedule.of(federation, rows), taken[k]) for k, rows in enumerate(owned(cell))}
-    known = []
-    for entire, count in whole:
-        mine = replace(entire, rounds=count, steps=count * entire.steps // entire.rounds)
-        fitted = private[0].fit(entire)
-        if fitted.gaussian is None:
-            return None
-        delta = fitted.gaussian.delta
-        known.append(min(Epsilons.of(*each, delta) for each in fitted.released(mine)))
-    return max(known)
 
 
 def _computed(config: CellConfig) -> set[int]:

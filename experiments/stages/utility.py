@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from experiments.plan.cells import Cell
-from experiments.stages.privacy import by_relation, spent
+from experiments.stages.privacy import spent
 from fedsim.defenses import build_chain
 from fedsim.records import DefenseKey, UtilityRow
 
@@ -19,10 +19,9 @@ def defense_of(cell: Cell) -> DefenseKey:
 def utility(cell: Cell) -> Iterator[UtilityRow]:
     """The utility of the cell's global model after each round, and the privacy spent so far."""
     record = cell.simulation
-    defense, epsilons = defense_of(cell), spent(cell)
-    last, both = cell.config.federation.rounds, by_relation(cell)
-    relations = both._asdict() if both else {}
+    defense, by_round = defense_of(cell), spent(cell)
     for point in record.utility:
+        known = by_round.get(point.round)
         yield UtilityRow(
             run=cell.experiment.name,
             cell=cell.name,
@@ -31,8 +30,7 @@ def utility(cell: Cell) -> Iterator[UtilityRow]:
             round=point.round,
             metric=point.metric,
             value=point.value,
-            epsilon=epsilons.get(point.round),
             bytes_up=record.bytes_up.get(point.round, 0),
             seconds=point.seconds,
-            **(relations if point.round == last else {}),
+            **(known.model_dump() if known else {"epsilon": None}),
         )

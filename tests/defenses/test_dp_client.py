@@ -90,7 +90,9 @@ def test_rounds_are_paid_for_and_captures_replay(protocol: str, make_run: Make) 
     for round_, found in spent(cell).items():
         for key in cell.captures.keys():
             replies[key.client] += key.round == round_
-        assert found == fitted.epsilon_after(Schedule(0.5, 0, max(replies)))
+        assert found.epsilon == fitted.epsilon_after(Schedule(0.5, 0, max(replies)))
+        assert found.replace == (found.epsilon if round_ else None)
+        assert (found.add_or_remove or 0.0) <= found.epsilon / 2
     assert sum(replies) == 3
     assert max(replies) < 3
 

@@ -253,7 +253,7 @@ def test_smoothing_leaves_the_untrained_model_out() -> None:
             round=number,
             values={"accuracy": value},
             by_seed={},
-            epsilon=None,
+            spent=None,
             bytes_up=0,
         )
         for number, value in values.items()

@@ -48,6 +48,10 @@ def test_bounds_of_a_run(
         assert row.any_mechanism < row.epsilon
         assert row.shift == pytest.approx(1, abs=0.2)
         assert row.canaries == 1000
+        # Canaries of dp_client send one direction, or its opposite.
+        relation = "replace" if row.unit == "update" else "add_or_remove"
+        assert row.epsilon == pytest.approx(getattr(row.accounted, relation))
+        assert f"at most {row.accounted.both}, of one run" in record.text()
     assert max(row.lower / row.epsilon for row in record.rows) > 0.5
     assert list(record.skipped.values()) == [
         "it adds no noise, so epsilon is infinite",

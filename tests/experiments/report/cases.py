@@ -135,7 +135,7 @@ def utility(one: Verdict, by_seed: dict[int, float]) -> RoundUtility:
         round=1,
         values={"accuracy": sum(by_seed.values()) / len(by_seed)},
         by_seed={"accuracy": by_seed},
-        epsilon=None,
+        spent=None,
         bytes_up=0,
     )
 

@@ -8,6 +8,7 @@ from experiments.bounds.audit import AuditRow
 from experiments.report.beyond import beyond
 from experiments.report.run_results import RunResults
 from experiments.report.tables import Number
+from experiments.wording.epsilons import Epsilons
 from fedsim.config.cell import CandidatesConfig, CaptureConfig, CellConfig, ServerKnows, TaskConfig
 from fedsim.config.federation import FederationConfig
 from fedsim.records import ScoreRow
@@ -56,6 +57,9 @@ def results() -> RunResults:
             round=number,
             canaries=500,
             epsilon=2.0 * number,
+            accounted=Epsilons(
+                epsilon=2.0 * number, add_or_remove=2.0 * number, replace=3.75 * number
+            ),
             lower=0.5 * number,
             any_mechanism=0.1,
             shift=1.0,
@@ -68,7 +72,8 @@ def results() -> RunResults:
 def test_a_sentence_for_each_question(results: RunResults) -> None:
     bare, private = beyond(results)
     assert (bare.defense, private.defense) == ("none", "DP-SGD (clip=1, ε=4)")
-    assert private.epsilon == Number(4.0, "", 1.0, 4.0)
+    assert private.accounted == "4 (add or remove one) and 7.5 (replace one)"
+    assert private.audited == Number(1.0)
     assert bare.members is not None
     assert bare.members.value == pytest.approx(0.98)
     ((topic, said),) = bare.sentences
@@ -82,7 +87,7 @@ def test_a_sentence_for_each_question(results: RunResults) -> None:
         *("no_members", "epsilon", "more_members", "more_canaries"),
     ]
     spent = str(private.sentences[1][1].facts["rounds"])
-    assert re.findall(r"[\d.]+", spent) == ["1", "0.500", "2.00", "2", "1.00", "4.00"]
+    assert re.findall(r"[\d.]+", spent) == ["1", "0.500", "2", "3.75", "2", "1.00", "4", "7.5"]
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout", "done"])

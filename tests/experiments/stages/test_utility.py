@@ -79,7 +79,7 @@ def test_a_diverged_seed_takes_the_interval_away() -> None:
         round=1,
         values={"accuracy": math.nan},
         by_seed={"accuracy": values},
-        epsilon=None,
+        spent=None,
         bytes_up=0,
     )
     end = settled([measured])

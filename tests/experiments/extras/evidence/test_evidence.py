@@ -14,6 +14,7 @@ from experiments.extras.evidence.record import EvidenceRecord
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES, Run
 from experiments.report.assessment import _audited
+from experiments.wording.epsilons import Epsilons
 from fedsim.api.guesses import read_guess
 from fedsim.api.victims import Victims
 from fedsim.store.files import read_record
@@ -203,6 +204,7 @@ def test_a_card_has_the_audits_of_its_own_setting() -> None:
         round=1,
         canaries=9,
         epsilon=2.0,
+        accounted=Epsilons(epsilon=2.0),
         lower=0.5,
         any_mechanism=0.4,
         shift=1.0,
