@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,7 +199,11 @@ def significant(value: float | None) -> float | None:
 
 def read(name: str) -> ResultFile:
     """One result file."""
-    text = (RESULTS / f"{name}.json").read_text(encoding="utf-8")
+    return _parsed((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=256)  # a page reads some of the files for each of its numbers
+def _parsed(text: str) -> ResultFile:
     return ResultFile.model_validate(json.loads(text))
 
 

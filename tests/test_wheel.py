@@ -18,11 +18,21 @@ from hatch_build import PARTS, moved
 ROOT = Path(__file__).parents[1]
 
 
-def test_a_wheel_installs_fedsim_alone(tmp_path: Path) -> None:
-    (built,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    with zipfile.ZipFile(built) as wheel:
-        names = wheel.namelist()
-        source = {n: wheel.read(n).decode() for n in names if n.endswith(".py")}
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def built(root: Path, folder: Path) -> Path:
+    """The wheel of a checkout or of an unpacked source distribution."""
+    (path,) = WheelBuilder(str(root)).build(directory=str(folder), versions=["standard"])
+    return Path(path)
+
+
+def test_a_wheel_installs_fedsim_alone(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        source = {n: packed.read(n).decode() for n in names if n.endswith(".py")}
     assert {name.split("/")[0] for name in names} == {
         "fedsim",
         f"fedsim_eavesdropper-{__version__}.dist-info",
@@ -35,10 +45,9 @@ def test_a_wheel_installs_fedsim_alone(tmp_path: Path) -> None:
     assert '"Eavesdropper": "fedsim.server.eavesdropper"' in source["fedsim/__init__.py"]
 
 
-def test_plugins_and_readers_import_from_a_wheel(tmp_path: Path) -> None:
-    (built,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    with zipfile.ZipFile(built) as wheel:
-        wheel.extractall(tmp_path / "site")
+def test_plugins_and_readers_import_from_a_wheel(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "site")
     template = (ROOT / "experiments/templates/attack.py").read_text("utf-8")
     (tmp_path / "mine.py").write_text(template)
     program = (
@@ -76,16 +85,12 @@ def test_what_users_copy_imports_nothing_that_a_wheel_lacks(path: Path) -> None:
     assert not inner.findall(path.read_text("utf-8"))
 
 
-def test_a_source_distribution_makes_the_same_wheel(tmp_path: Path) -> None:
+def test_a_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     (packed,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path, filter="data")
     (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    wheels = [
-        WheelBuilder(str(root)).build(directory=str(tmp_path / name), versions=["standard"])
-        for name, root in (("checkout", ROOT), ("source", unpacked))
-    ]
-    checkout, source = (zipfile.ZipFile(next(iter(built))) for built in wheels)
+    checkout, source = (zipfile.ZipFile(path) for path in (wheel, built(unpacked, tmp_path)))
     assert {each.filename: each.CRC for each in checkout.infolist()} == {
         each.filename: each.CRC for each in source.infolist()
     }

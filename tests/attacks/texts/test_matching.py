@@ -52,7 +52,7 @@ OBJECTIVES = {
     "support-l2l1": TextObjective("l2l1", form="support"),
     "tanh": TextObjective(form="tanh"),
 }
-SHAPES = [(1, 1, 1), (3, 8, 1), (1, 8, 3), (3, 1, 3)]
+SHAPES = [(3, 8, 1), (1, 8, 3)]
 """Victims, candidates, examples."""
 
 GRID = [(*CASES[i], shape) for i in (0, 3) for shape in SHAPES]
@@ -86,12 +86,9 @@ def test_equals_the_double_backward(
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize(("model", "kind"), [CASES[0], CASES[3]])
-def test_equals_the_double_backward_in_single_precision(
-    model: str, kind: TaskKind, name: str
-) -> None:
+def test_equals_the_double_backward_in_single_precision(name: str) -> None:
     objective = OBJECTIVES[name]
-    case = setting(model, kind, objective, (3, 2, 3), torch.float32)
+    case = setting(*CASES[3], objective, (3, 2, 3), torch.float32)
     check(objective, case, [0] if objective.needs_coordinates else [16, 0], 1e-4)
 
 

@@ -91,9 +91,9 @@ def test_lamp_finds_phrases_and_its_forerunners_do_not(
 ) -> None:
     seen, truths = several(bert, SINGLE[:4])
     assert mean(lamp, truths) > 0.8
-    assert mean(attack(bert, LAMP_L2L1, seen[:2]), truths[:2]) > 0.8
+    assert mean(attack(bert, LAMP_L2L1, seen[:1]), truths[:1]) > 0.8
     for other in (TAG(steps=60), DLGText(steps=60)):
-        assert mean(attack(bert, other, seen[:2]), truths[:2]) < 0.4
+        assert mean(attack(bert, other, seen[:1]), truths[:1]) < 0.4
     for guess, truth in zip(lamp, truths, strict=True):
         assert torch.equal(guess.guess.labels, truth.labels)
         assert [len(line) for line in lines(guess.guess)] == [len(line) for line in lines(truth)]
@@ -182,7 +182,7 @@ def test_words_of_a_language_model(model: str, defense: DEFENSE) -> None:
 
 
 def test_a_group_gives_what_each_gives_alone(bert: Victim) -> None:
-    for search, batches in ((replace(LAMP_COS, steps=24), SINGLE[:3]), (TAG(steps=5), PAIRS[:2])):
+    for search, batches in ((replace(LAMP_COS, steps=12), SINGLE[:2]), (TAG(steps=5), PAIRS[:2])):
         # As many pairings of lengths and labels for each: more pairings are more tries.
         seen, truths = several(bert, batches)
         assert len({truth.inputs.shape[1] for truth in truths}) > 1

@@ -33,7 +33,7 @@ HOLD = ("--hold", "rouge1=.6")
 def write(folder: Path, **changes: object) -> Path:
     small: dict[str, Any] = {
         "federation": {"clients": 12, "rounds": 2, "client_rows": 1},
-        "auxiliary": {"split": "public"},
+        "auxiliary": {"split": "public", "rows": 100},
         "capture": {"rounds": [1]},
         "defenses": [{"name": "gaussian_noise", "std": 0.1}],
         "attacks": [
