@@ -6,6 +6,7 @@ It belongs to federations whose members agree, on test data: the folder holds th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -40,12 +41,7 @@ def truth_mod(
         >>> from clients.truth_mod import truth_mod
         >>> app = ClientApp(mods=[truth_mod(tempfile.mkdtemp())])
     """
-    store, warned = TruthStore(Path(folder).absolute()), set[str]()
-
-    def warn(text: str) -> None:
-        if text not in warned:
-            warned.add(text)
-            say(f"truth_mod: {text}", error=True, flush=True)
+    store = TruthStore(Path(folder).absolute())
 
     def mod(
         message: Message, context: Context, call_next: Callable[[Message, Context], Message]
@@ -61,10 +57,16 @@ def truth_mod(
             distinct, steps = seen.distinct()
             store.save(key, distinct, tuple(range(len(distinct))), steps)
         for text in notices(seen, round_):
-            warn(text)
+            _warn(store.root, text)
         return reply
 
     return mod
+
+
+@cache
+def _warn(folder: Path, text: str) -> None:
+    """Say it once a process, in which Flower loads the application anew for every message."""
+    say(f"truth_mod: {text}", error=True, flush=True)
 
 
 def round_of(message: Message) -> int | None:

@@ -14,6 +14,7 @@ from attacks.base import Job
 from attacks.observed.distortion import Distortion
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import Replay
+from fedsim.errors import CannotAttack
 from fedsim.types import Batch
 
 _POSTERIOR_STEPS = 12
@@ -283,7 +284,10 @@ class Estimator:
 
 def _factor(system: Tensor, damping: float) -> Tensor:
     if not bool(system.isfinite().all()):
-        raise FloatingPointError("the curvature of the likelihood overflows")
+        raise CannotAttack(
+            "no image has a gradient near this update: the curvature of its likelihood overflows",
+            "Choose an attack that searches, and pass the optimizer if it is known.",
+        )
     damped = system.clone()
     damped.diagonal().add_(damping)
     factor, failed = torch.linalg.cholesky_ex(damped)

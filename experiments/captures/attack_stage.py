@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from attacks import attack_classes
 from attacks.scheduling.ledger import Ledger
@@ -14,16 +14,15 @@ from experiments.captures.attacking import check_budget
 from experiments.captures.captured import Captured
 from experiments.captures.guess import NO_SCORE
 from experiments.captures.page import write_page
-from experiments.captures.results import Outcome, Results
+from experiments.captures.results import Outcome, Results, apart
 from experiments.captures.run import make_run
 from experiments.console import Console
 from experiments.pipeline import attack
 from experiments.stages.attack import attackers
-from experiments.wording.prose import listed
 from fedsim.config.build import suggest
 from fedsim.errors import ConfigError
 from fedsim.records import PRIOR_ONLY
-from fedsim.store.capture import CaptureKey, CaptureStore
+from fedsim.store.capture import CaptureStore
 from fedsim.store.files import read_json
 from fedsim.tasks import held, save_task
 from fedsim.visible import say
@@ -134,23 +133,8 @@ def attack_captures(
 
 def say_outcomes(done: Iterable[Outcome]) -> None:
     """Print each guess; a note that several share is printed once, with the clients."""
-    where: dict[str, list[CaptureKey]] = {}
-    outcomes = sorted(done, key=lambda o: (str(o.record.key), o.record.attack))
+    outcomes, shared = apart(sorted(done, key=lambda o: (str(o.record.key), o.record.attack)))
     for outcome in outcomes:
-        for note in _notes(outcome):
-            where.setdefault(note, []).append(outcome.record.key)
-    shared = {note for note, keys in where.items() if len(keys) > 1}
-    for outcome in outcomes:
-        if outcome.guess is not None:
-            alone = [note for note in _notes(outcome) if note not in shared]
-            outcome = replace(outcome, guess=replace(outcome.guess, note="; ".join(alone)))
         say(f"{outcome.record.key}: {outcome}")
     for note in shared:
-        clients = sorted({key.client for key in where[note]})
-        whose = f"client{'s' * (len(clients) > 1)} {listed([str(client) for client in clients])}"
-        say(f"of {whose}: {note}")
-
-
-def _notes(outcome: Outcome) -> list[str]:
-    note = outcome.guess.note if outcome.guess is not None else ""
-    return [part for part in note.split("; ") if part]
+        say(note)

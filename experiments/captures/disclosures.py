@@ -147,7 +147,7 @@ def _words(victim: Update) -> tuple[Words | None, str]:
 def _labels(victim: Update) -> tuple[dict[str, int], str]:
     seen, task = victim.observation, victim.task
     if not task.spec.num_classes or task.spec.target != "class":
-        return {}, "the model knows no classes"
+        return {}, ""
     count = seen.knowledge.num_examples or victim.claimed_examples
     if count is None:
         return {}, "the number of examples is not known. Pass --knows num_examples=N"

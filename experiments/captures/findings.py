@@ -160,7 +160,8 @@ class Findings:
     def _classes(self, disclosure: Disclosure) -> Iterator[Row]:
         key, labels = disclosure.key, disclosure.labels
         if not labels:
-            yield Row(key, "classes", disclosure.no_labels, "not known")
+            if disclosure.no_labels:
+                yield Row(key, "classes", disclosure.no_labels, "not known")
             return
         other = self.other(key, "labels")
         null = "" if other is None else f"{100 * _overlap(labels, other.labels):.0f} % alike"
@@ -243,8 +244,8 @@ class Findings:
             return even >= _EVEN_ALONE
         return even >= _EVEN and high <= low * (1 + _ALIKE)
 
-    def known(self) -> Said:
-        """What is known already, where whether examples came back is not decided."""
+    def known(self) -> Said | str:
+        """What is known already, where whether examples came back is not decided; "" if nothing."""
         facts = []
         if worded := self.worded:
             facts.append(f"the words of {_clients(worded)}")
@@ -252,9 +253,7 @@ class Findings:
             facts.append(f"how often each class occurs with {_clients(classed)}")
         if layered := [disclosure for disclosure in self.given if disclosure.layers]:
             facts.append(f"mean and variance of the batches of {_clients(layered)}")
-        if not facts:
-            return say("guess.nothing_known")
-        return say("guess.known", facts=listed(facts))
+        return say("guess.known", facts=listed(facts)) if facts else ""
 
 
 def _clients(given: Sequence[Disclosure]) -> str:

@@ -7,18 +7,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
-from torch import Tensor
-
 from experiments.analysis.evidence import Grade, Shown
 from experiments.captures.findings import UNSCORED, Findings
 from experiments.captures.guess import Guess
-from experiments.captures.results import Outcome, Results
+from experiments.captures.results import Outcome, Results, apart
 from experiments.captures.run import is_scored
 from experiments.report.footer import footer
 from experiments.report.statements import Statement
 from experiments.report.templates import SCRIPT, render
-from experiments.stages.png import png
-from experiments.wording.catalogue import Said, say
+from experiments.stages.gallery import drawn
+from experiments.wording.catalogue import Said, say, sentence
 from experiments.wording.names import title
 from experiments.wording.prose import capital, counted
 from fedsim.api.run import read_provenance
@@ -27,14 +25,11 @@ from fedsim.records import PRIOR_ONLY
 from fedsim.store.files import write_bytes
 from fedsim.store.plain_files import make_private
 from fedsim.tasks.base import Task
-from fedsim.tasks.images import ImageClassification
 
 LEVELS = ("certified", "consistent", "in_span", "guess")
 """Of a guessed example, the surest first."""
 _MOST = 12
 """Guessed examples of one attack on one capture that the page shows."""
-_COLUMNS = 24
-"""Columns of a guessed row that are drawn."""
 
 
 def write_page(attacked: Results) -> Path:
@@ -44,6 +39,7 @@ def write_page(attacked: Results) -> Path:
     """
     run, task, findings = attacked.run, attacked.task, attacked.findings
     results = [each for each in attacked.outcomes if each.record.attack != PRIOR_ONLY]
+    outcomes, shared = apart(results)
     refused = [outcome.record for outcome in results if outcome.guess is None]
     known = {fact for disclosure in findings.given for fact in disclosure.known}
     body = render(
@@ -52,16 +48,17 @@ def write_page(attacked: Results) -> Path:
         script=SCRIPT,
         name=run.root.resolve().parent.name,
         answers=_answers(results, findings),
-        switches=list(_switches(results, findings, task)),
+        switches=list(_switches(results, findings, task, scored=is_scored(run))),
         cohort=run.plan.experiments[0].federation.secure_aggregation,
         sure=say("captured.scored" if is_scored(run) else "captured.unscored"),
         attacked=attacked,
         findings=findings,
         guesses=[
             (outcome, outcome.guess, _pictures(outcome.guess))
-            for outcome in results
+            for outcome in outcomes
             if outcome.guess is not None
         ],
+        shared=shared,
         most=_MOST,
         refused=Counter((r.attack, r.cause or r.reason, r.advice) for r in refused),
         known=[fact for fact in FACTS if fact in known],
@@ -94,11 +91,10 @@ def _answer(name: str, those: Sequence[Outcome], findings: Findings) -> tuple[Sh
     """The judge's evidence without the private rows, where certificates alone are a proof."""
     guessed = [outcome for outcome in those if outcome.guess is not None]
     who, known = capital(title(name)), findings.known()
+    facts = {"attack": who, "captures": counted(len(guessed or those), "capture")}
     if not guessed:
-        facts = {"attack": who, "captures": counted(len(those), "capture")}
         return Shown(attacked=False), say("guess.refused", known=known, **facts)
     count = sum(len(o.guess.examples.batch) for o in guessed if o.guess)
-    facts = {"attack": who, "captures": counted(len(guessed), "capture")}
     facts["examples"] = counted(count, "example")
     if proven := sum(outcome.certified for outcome in guessed):
         return Shown(frozenset({"verbatim"})), say("guess.proven", proven=proven, **facts)
@@ -108,7 +104,9 @@ def _answer(name: str, those: Sequence[Outcome], findings: Findings) -> tuple[Sh
     return UNSCORED, say("guess.open", ahead=ahead, known=known, **facts)
 
 
-def _switches(results: Sequence[Outcome], findings: Findings, task: Task) -> Iterator[Said]:
+def _switches(
+    results: Sequence[Outcome], findings: Findings, task: Task, *, scored: bool
+) -> Iterator[Said]:
     """What to switch on: a defense where something leaks, a fact where attacks lack it."""
     given = findings.given
     if findings.worded:
@@ -117,7 +115,8 @@ def _switches(results: Sequence[Outcome], findings: Findings, task: Task) -> Ite
     if any(outcome.certified for outcome in results):
         yield say("advice.certified")
     if not simulated:
-        yield say("advice.not_simulated")
+        table = sentence("advice.table") if task.spec.owner_shape else ""
+        yield from () if scored else (say("advice.not_simulated", table=table),)
     elif any(outcome.certified for outcome in results):
         yield say("advice.simulate")
     elif findings.worded:
@@ -136,17 +135,7 @@ def _switches(results: Sequence[Outcome], findings: Findings, task: Task) -> Ite
         yield say("advice.facts", facts=", ".join(lacking), options=options)
 
 
-def _drawn(inputs: Tensor, task: Task) -> bytes:
-    """A picture, or of a row of a table a line for each column, in its owner's range."""
-    if len(task.spec.owner_shape) != 1 or not isinstance(task, ImageClassification):
-        return png(inputs)
-    row = task.form.given(inputs[None]).flatten().tolist()
-    lines = [f"column {place}: {value:.4g}" for place, value in enumerate(row[:_COLUMNS], 1)]
-    more = [f"and {len(row) - _COLUMNS} more: "] if len(row) > _COLUMNS else []
-    return "\n".join([*lines, *more]).encode()
-
-
 def _pictures(guess: Guess) -> list[bytes]:
     """Of the examples that are shown; none of texts."""
     inputs = guess.examples.batch.inputs[:_MOST]
-    return [] if guess.texts else [_drawn(each, guess.task) for each in inputs]
+    return [] if guess.texts else [drawn(each, guess.task) for each in inputs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from experiments.captures.run import read_intake
 from experiments.console import Console
 from experiments.plan.folder import Run
 from experiments.wording.catalogue import sentence
-from experiments.wording.prose import capital
+from experiments.wording.prose import capital, listed
 from fedsim.records import UNFINISHED, JobRecord
 from fedsim.store.capture import CaptureKey, batch_from
 from fedsim.store.files import Sealed, load_tensors, read_record, write_json
@@ -43,6 +44,11 @@ class Outcome:
     guess: Guess | None
     fit: Fit | None
     words: WordFit | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What the attack notes on its guess, each by itself."""
+        return self.guess.note.split("; ") if self.guess and self.guess.note else []
 
     @property
     def borne_out(self) -> bool:
@@ -166,6 +172,27 @@ class Results:
         means = dict.fromkeys(("objective", "cosine", "cosine (null)"), "mean")
         frame = pd.DataFrame(rows).astype(dict.fromkeys(means, float))
         return frame.groupby("attack", sort=False).agg({**counts, **means}).reset_index()
+
+
+def apart(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[str]]:
+    """The outcomes with what each alone notes; what several note, once, with their clients."""
+    where: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        for note in outcome.notes:
+            where.setdefault(note, []).append(outcome.record.key.client)
+    alone = [
+        replace(o, guess=o.guess and replace(o.guess, note="; ".join(own)))
+        for o in outcomes
+        for own in [[note for note in o.notes if len(where[note]) == 1]]
+    ]
+    every, shared = {o.record.key.client for o in outcomes}, dict[str, list[str]]()
+    for note, clients in where.items():
+        whose = "" if every == {*clients} else listed([str(c) for c in sorted({*clients})])
+        if len(clients) > 1:
+            shared.setdefault(whose, []).append(note)
+    return alone, [
+        f"of {whose or 'all'} clients: {'; '.join(notes)}" for whose, notes in shared.items()
+    ]
 
 
 def _guess(run: Run, record: JobRecord, task: Task, findings: Findings) -> Guess:

@@ -16,7 +16,7 @@ from experiments.plan.folder import Run
 from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of
 from experiments.report.naming import attack_label, named_place
 from experiments.report.numbers import useful
-from experiments.report.reasons import share_bound
+from experiments.report.reasons import share
 from experiments.report.register import register, untried
 from experiments.report.statements import stated
 from experiments.wording.catalogue import sentence
@@ -101,7 +101,7 @@ class Assessment:
                 for risk in _open(verdict):
                     yield Risk(risk=risk, source=f"verdict on {where}")
                 if verdict.rows != "leaks" and verdict.clients:
-                    risk = sentence("risk.exact", share=share_bound(verdict.verbatim))
+                    risk = sentence("risk.exact", share=share(verdict.verbatim.high))
                     yield Risk(risk=risk, source=f"worst person under {where}")
                 if lost := sum(verdict.jobs[status] for status in LOST):
                     risk = sentence("risk.lost", jobs=lost)

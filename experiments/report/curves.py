@@ -15,6 +15,7 @@ from experiments.report.figures import (
     Figure,
     Size,
     Stroke,
+    by_round,
     figure,
     frame_decibels,
     frame_shares,
@@ -168,7 +169,7 @@ def _leakage(
         frame_shares(axes)
     if unit == "dB":
         frame_decibels(axes)
-    _frame(axes, f"{title(metric)}{'' if unit == '1' else f' ({unit})'}")
+    by_round(axes, f"{title(metric)}{'' if unit == '1' else f' ({unit})'}")
 
 
 def _curve(
@@ -227,17 +228,8 @@ def _utility(
         values = smoothed(measured, name, width)
         x = [point.round for point in measured]
         axes.plot(x, values, color=style[place].colour, lw=1.4)
-    _frame(axes, title(name))
+    by_round(axes, title(name))
     head(axes, f"{title(name)}, running mean of {width} rounds" if width > 1 else title(name))
-
-
-def _frame(axes: Axes, label: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.set_xlabel("round")
-    axes.set_ylabel(label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
 
 
 def _finite(value: float | None) -> float:

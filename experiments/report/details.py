@@ -12,7 +12,7 @@ from experiments.analysis.membership import METRICS
 from experiments.analysis.verdicts import WORDS
 from experiments.report.naming import attack_label, things, unit_of_main
 from experiments.report.numbers import label_accuracy, null_of, number, reached
-from experiments.report.reasons import phrase, share_bound
+from experiments.report.reasons import phrase, share
 from experiments.report.tables import Number
 from experiments.wording.catalogue import Said, say, sentence
 from experiments.wording.names import title
@@ -114,7 +114,7 @@ def _doubt(section: TaskFindings, verdict: Verdict) -> Iterator[Said]:
         unit = unit_of_main(section)
         most = "" if verdict.most is None else Number(max(verdict.most, 0.0), unit).said
         at_most = sentence("detail.most", most=most) if most else ""
-        yield say("detail.bounded", most=at_most, share=share_bound(verdict.recovered))
+        yield say("detail.bounded", most=at_most, share=share(verdict.recovered.high))
         if skipped := verdict.jobs["skipped"]:
             yield say("detail.skipped", jobs=counted(skipped, "job"))
     if verdict.rows != "not decided":

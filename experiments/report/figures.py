@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from experiments.analysis.keys import DefenseInSetting
 from fedsim.visible import visible
@@ -174,6 +174,16 @@ def frame_decibels(axes: Axes) -> None:
     axes.axhspan(EXACT, 110, color=INK, alpha=0.05, linewidth=0)
 
 
+def by_round(axes: Axes, label: str) -> None:
+    """Rounds below, and what is measured beside them."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("round")
+    axes.set_ylabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+
+
 def head(axes: Axes, heading: str) -> None:
     """The title of a panel."""
     axes.set_title(heading, fontsize=10, fontweight="bold", loc="left")
@@ -181,27 +191,24 @@ def head(axes: Axes, heading: str) -> None:
 
 def legend_below(canvas: Canvas, width: float) -> None:
     """One legend for all axes, each entry once, in as many columns as fit."""
-    entries = _entries(canvas)
-    longest = max((len(label) for label in entries), default=1)
-    columns = max(1, min(len(entries), int(width / (0.55 + 0.075 * longest))))
-    canvas.legend(
-        list(entries.values()),
-        list(entries),
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=8.5,
-        handlelength=2.4,
-    )
+    longest = max(map(len, _entries(canvas)), default=1)
+    _legend(canvas, "outside lower center", max(1, int(width / (0.55 + 0.075 * longest))))
 
 
 def legend_beside(canvas: Canvas) -> None:
     """One legend for all axes at their right, each entry once."""
+    _legend(canvas, "outside right upper", 1)
+
+
+def _legend(
+    canvas: Canvas, place: Literal["outside lower center", "outside right upper"], columns: int
+) -> None:
     entries = _entries(canvas)
     canvas.legend(
         list(entries.values()),
         list(entries),
-        loc="outside right upper",
+        loc=place,
+        ncols=max(1, min(columns, len(entries))),
         frameon=False,
         fontsize=8.5,
         handlelength=2.4,

@@ -44,14 +44,9 @@ def shown_metrics(section: TaskFindings) -> tuple[str, ...]:
     return tuple(metric for metric in HEADLINE[section.modality] if metric in scored)
 
 
-def bare(section: TaskFindings) -> str:
-    """Where nothing stood in the way, or nobody knows what did."""
-    return sentence("defense.as_it_ran" if section.foreign else "defense.without")
-
-
 def bare_name(section: TaskFindings) -> str:
     """The name of the defense "none"."""
-    return sentence("defense.not_known") if section.foreign else NO_DEFENSE
+    return sentence("defense.as_it_ran") if section.foreign else NO_DEFENSE
 
 
 def name_of(section: TaskFindings, place: DefenseInSetting | Placed) -> str:
@@ -73,4 +68,6 @@ def unit_of_main(section: TaskFindings) -> str:
 
 def things(section: TaskFindings) -> str:
     """What the private examples are."""
-    return "images" if section.modality == "image" else "texts"
+    if any("exact_columns" in result.leakage for result in section.results):
+        return "rows"
+    return "texts" if section.modality == "text" else "examples" if section.foreign else "images"

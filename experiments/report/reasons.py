@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from experiments.analysis.evidence import Clients, Reason, Verdict
+from experiments.analysis.evidence import Reason, Verdict
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.membership import METRICS
 from experiments.report.naming import attack_label, unit_of_main
@@ -77,8 +77,3 @@ def _facts(reason: Reason, who: str, unit: str) -> Mapping[str, object]:
 def share(known: float) -> str:
     """A share of clients in per cent, which is no rounder than it is sure."""
     return f"{100 * known:.{0 if known >= 0.095 else 1}f} %"
-
-
-def share_bound(known: Clients) -> str:
-    """The largest share of clients that these numbers leave open."""
-    return share(known.high)

@@ -11,7 +11,7 @@ import pandas as pd
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.frames import ATTACK, PLACE, frame
 from experiments.analysis.keys import DefenseInSetting
-from experiments.report.figures import INK, Figure, frame_shares, panel, strokes
+from experiments.report.figures import Figure, by_round, frame_shares, panel, strokes
 from experiments.report.naming import attack_label, named_place, place_of, placed
 from experiments.report.tables import Number, Table, Value
 from experiments.stages.coverage import Coverage
@@ -117,8 +117,6 @@ def _figure(
     )
 
     def draw(axes: Axes) -> None:
-        from matplotlib.ticker import MaxNLocator
-
         for place in dict.fromkeys(rows.place for rows in recovered):
             colour, marker = style[place].colour, style[place].marker
             mine = [rows for rows in recovered if rows.place == place]
@@ -128,9 +126,6 @@ def _figure(
             if any(rows.recovered for rows in mine):
                 axes.plot(x, [u.recovered / u.used for u in mine], color=colour, ls=(0, (4, 2)))
         frame_shares(axes)
-        axes.set_xlabel("round")
-        axes.set_ylabel("share of used rows recovered")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+        by_round(axes, "share of used rows recovered")
 
     return panel(name, caption, f"{attack}\n{setting}" if setting else attack, draw)

@@ -15,7 +15,7 @@ from experiments.analysis.findings import TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.statistics import FEW
 from experiments.report.details import details
-from experiments.report.naming import bare, name_of, things, unit_of_main
+from experiments.report.naming import name_of, things, unit_of_main
 from experiments.report.reasons import share
 from experiments.wording.catalogue import Said, say, sentence
 from experiments.wording.defense_names import defense_name
@@ -138,7 +138,8 @@ def where(
     beside: Callable[[Any], str] = lambda _: "",
 ) -> str:
     """``without a defense (3 of 8 clients, ...) and under sign (1 of 8 clients, ...)``."""
-    undefended = {bare(section) + beside(one): None for one in group if one.defense == "none"}
+    bare = sentence("defense.as_it_ran" if section.foreign else "defense.without")
+    undefended = {bare + beside(one): None for one in group if one.defense == "none"}
     defended = {name_of(section, o) + beside(o): None for o in group if o.defense != "none"}
     return listed([*undefended, *([f"under {names(list(defended))}"] if defended else [])])
 

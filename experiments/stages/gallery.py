@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import Tensor
+
 from experiments.plan.cells import Cell
 from experiments.plan.entries import entries
 from experiments.stages.png import png
@@ -29,10 +31,14 @@ from fedsim.store.capture import CaptureKey
 from fedsim.store.files import Record
 from fedsim.store.plain_files import make_private
 from fedsim.store.rows import read_rows, write_rows
+from fedsim.tasks.base import Task
+from fedsim.tasks.images import ImageClassification
 
 FILE = Path("gallery") / "examples.parquet"
 SHOWN: dict[Modality, int] = {"image": 5, "text": 3}
 """Of five, the most and the least leaked and the quartiles; of three, the median between them."""
+_COLUMNS = 24
+"""Numbers of a row that are drawn."""
 _ROUNDED = 1e-3
 """By how much a main metric may exceed a blind guess's and be the same guess, in dB or as a share.
 Half and twice of it name the same victims: a guess at the prior's mean is the same to six digits.
@@ -229,11 +235,11 @@ def ranks(total: int, count: int) -> list[int]:
 
 def _show(victims: Victims[Cell], wanted: Iterable[_Chosen]) -> Iterator[Shown]:
     known = {entry.key: entry for entry in entries(victims.cell.experiment)}
-    modality = victims.task.modality
+    task = victims.task
     for attack, example, rank, total, value, blind in wanted:
         key = CaptureKey(round=example.round, client=example.client)
         truth, number = victims.examples(key), example.example
-        pairing = matched(read_guess(victims, known[attack].label, key), truth, modality)
+        pairing = matched(read_guess(victims, known[attack].label, key), truth, task.modality)
         missed = pairing.assignment[number] is None
         yield Shown(
             cell=example.cell,
@@ -246,22 +252,32 @@ def _show(victims: Victims[Cell], wanted: Iterable[_Chosen]) -> Iterator[Shown]:
             total=total,
             value=value,
             certified=pairing.certified(number),
-            original=content(truth, number, modality),
-            guess=None if missed else content(pairing.aligned, number, modality),
+            original=content(truth, number, task),
+            guess=None if missed else content(pairing.aligned, number, task),
             blind=blind,
         )
 
 
-def content(examples: Examples, number: int, modality: Modality) -> bytes:
+def content(examples: Examples, number: int, task: Task) -> bytes:
     """An image as a PNG file, a row of a table or a text in UTF-8.
 
     A row has a line for each column, ``name: value``; a text one space between words.
     """
+    if task.modality == "text":
+        return " ".join(examples.words[number].split()).encode()
     if examples.columns:
         inputs = examples.batch.inputs[number : number + 1].clamp(0, 1).flatten(1)
         values = decoded(examples.columns, inputs)[0].tolist()
         pairs = zip(examples.columns, values, strict=True)
         return "\n".join(f"{column.name}: {column.shown(v)}" for column, v in pairs).encode()
-    if modality == "image":
-        return png(examples.batch.inputs[number])
-    return " ".join(examples.words[number].split()).encode()
+    return drawn(examples.batch.inputs[number], task)
+
+
+def drawn(inputs: Tensor, task: Task) -> bytes:
+    """A picture, or of a row of numbers a line for each column, in its owner's range."""
+    if len(task.spec.owner_shape) != 1 or not isinstance(task, ImageClassification):
+        return png(inputs)
+    row = task.form.given(inputs[None]).flatten().tolist()
+    lines = [f"column {place}: {value:.4g}" for place, value in enumerate(row[:_COLUMNS], 1)]
+    more = [f"and {len(row) - _COLUMNS} more: "] if len(row) > _COLUMNS else []
+    return "\n".join([*lines, *more]).encode()

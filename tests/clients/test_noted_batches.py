@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from clients.noted_batches import NotedBatches, batch_of, described
-from clients.truth_mod import notices
+from clients.truth_mod import notices, truth_mod
 
 
 def numbers(*shape: int) -> Tensor:
@@ -182,6 +184,19 @@ def test_what_cannot_be_noted_is_said_by_its_shapes() -> None:
     assert "int64 (2,)" in text
     (nothing,) = notices(NotedBatches(lambda images: images), 1)
     assert nothing.startswith("nothing noted")
+
+
+def test_what_is_not_noted_is_said_once_though_flower_loads_the_app_for_each_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request: Any = SimpleNamespace(
+        metadata=SimpleNamespace(message_type="train", group_id="1"),
+        content=SimpleNamespace(config_records={}),
+    )
+    context: Any = SimpleNamespace(node_id=1)
+    for _ in range(3):
+        truth_mod(tmp_path)(request, context, lambda message, _: message)
+    assert capsys.readouterr().err.count("nothing noted") == 1
 
 
 def test_pixels_are_those_of_the_network() -> None:

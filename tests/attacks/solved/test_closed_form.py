@@ -344,3 +344,25 @@ def test_a_factor_of_the_loss_changes_nothing_under_noise(noise: float) -> None:
     objectives, errors = zip(*found, strict=True)
     assert objectives == pytest.approx([objectives[0]] * 2, rel=0.2)
     assert errors[1] < 2 * errors[0]
+
+
+def test_steps_of_adam_on_rows_are_refused_where_no_likelihood_can_be_searched() -> None:
+    """As in an application of tables, whose batches and optimizer nobody states."""
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        return nn.functional.binary_cross_entropy(model(batch.inputs), batch.labels)
+
+    torch.manual_seed(0)
+    hidden = nn.Linear(14, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU()
+    network = nn.Sequential(*hidden, nn.Linear(8, 1), nn.Sigmoid())
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    adam = torch.optim.Adam(network.parameters(), lr=1e-3)
+    for _ in range(4):
+        adam.zero_grad()
+        loss(network, Batch(torch.randn(32, 14), (torch.rand(32, 1) < 0.3).float())).backward()
+        adam.step()
+    update = fedsim.Update.of(
+        network, before=before, after=network.state_dict(), loss=loss, input_shape=(14,)
+    )
+    with pytest.raises(CannotAttack, match="curvature of its likelihood overflows"):
+        fedsim.attack(update, "closed_form")

@@ -69,8 +69,10 @@ def test_the_page_says_what_came_back_and_what_was_refused(captures: Path, said:
     refused = sentence("guess.refused", attack="LTI", captures="2 captures", known="")
     assert refused in text
     assert "learns from public rows" in text
-    for reason in ("captured.unscored", "captured.uncounted", "level.certified"):
+    for reason in ("captured.unscored", "level.certified"):
         assert escape(sentence(reason)) in text
+    assert escape(sentence("captured.uncounted")) not in text  # the clients state it
+    assert escape(sentence("captured.classes")) not in text
     assert "fedsim init" in text
     assert "Content-Security-Policy" in text
     assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700

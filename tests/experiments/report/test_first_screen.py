@@ -94,7 +94,7 @@ def test_a_foreign_federation_is_not_without_a_defense(word: Word) -> None:
     said = f"{answer.brief[0].lead} {answer.statements[0].name}"
     assert "without a defense" not in said
     assert "no defense" not in said
-    assert sentence("defense.not_known") in said
+    assert sentence("defense.as_it_ran") in said
 
 
 def test_the_picture_names_each_defense_and_the_front() -> None:

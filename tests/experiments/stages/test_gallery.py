@@ -6,14 +6,19 @@ import stat
 from collections.abc import Sequence
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from experiments.pipeline import execute
 from experiments.plan.folder import Run
 from experiments.report.gallery import words
-from experiments.stages.gallery import FILE, SHOWN, Shown, ranks, read_gallery
+from experiments.stages.gallery import FILE, SHOWN, Shown, content, ranks, read_gallery
 from experiments.stages.png import png
+from fedsim.metrics.base import Examples
 from fedsim.records import MAIN, PRIOR_ONLY, ExampleKey, Modality, ScoreRow
 from fedsim.store.rows import read_rows
+from fedsim.tasks.given import task_of
+from fedsim.types import Batch
 from tests.apps.cases import IMAGES, TEXT, Make
 
 
@@ -113,3 +118,16 @@ def test_a_guess_at_the_priors_mean_has_no_victim(make_run: Make) -> None:
         key = ExampleKey(example.cell, example.round, example.client, example.example)
         assert example.blind == ((example.value or 0.0) <= max(nulls[key]) + 1e-3)
     assert any(example.blind for example in shown)
+
+
+def test_a_row_of_numbers_is_drawn_by_its_columns_in_its_owners_range() -> None:
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        return nn.functional.cross_entropy(model(batch.inputs), batch.labels)
+
+    task = task_of(
+        nn.Sequential(nn.Linear(30, 2)), input_shape=(30,), input_range=(-3, 3), loss=loss
+    )
+    inputs = torch.full((1, *task.spec.input_shape), 0.75)
+    shown = content(Examples(Batch(inputs, torch.tensor([0]))), 0, task).decode().split("\n")
+    assert shown[0] == "column 1: 1.5"
+    assert shown[-1] == "and 6 more: "
