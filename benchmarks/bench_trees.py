@@ -123,7 +123,7 @@ def _means(tables: Sequence[Rows], attacked: Sequence[_Attacked], schema: Schema
         "values, own columns shuffled": np.mean([one.values for one in columns]),
         "rows, own columns shuffled": np.mean([one.rows for one in columns]),
         "values, other client's trees": np.mean(other),
-        "trees followed": np.mean([one.guess.trees / len(one.victim.own) for one in attacked]),
+        "trees followed": np.mean([one.guess.trees / len(one.victim.grown) for one in attacked]),
         "no other rows": np.mean([one.guess.proven for one in attacked]),
         "first tree's counts": np.mean([_counts_right(rows, one) for rows, one in pairs]),
         "CPU s": np.mean([one.guess.seconds for one in attacked]),
@@ -132,7 +132,7 @@ def _means(tables: Sequence[Rows], attacked: Sequence[_Attacked], schema: Schema
 
 def by_leaf(victim: Victim, facts: Facts, rows: Rows) -> tuple[list[int], list[int]]:
     """Rows and positive labels in each leaf of the first own tree."""
-    cells, first = victim.cells(), int(victim.own[0])
+    cells, first = victim.cells(), int(victim.grown[0])
     leaves = leaves_of(cells, victim, first, (facts.eta, facts.penalty), len(rows.values))
     bins = cells.bins(rows.values)[:, None]
     inside = ((leaves.low <= bins) & (bins <= leaves.high)).all(2)

@@ -48,8 +48,8 @@ def table(result: ResultFile) -> str:
     body = []
     for line in lines:
         values = [
-            " ".join(row.text(result.columns.digits.get(row.measure, 2)) for row in found)
-            if (found := cells[line].get(column))
+            " ".join(row.text(result.columns.digits.get(row.measure, 2)) for row in values_of)
+            if (values_of := cells[line].get(column))
             else DASH
             for column in across
         ]
@@ -115,7 +115,7 @@ def paper_number(value: float, unit: str) -> str:
 
 def _sizes(cells: dict[str, list[Row]]) -> str:
     numbers = dict.fromkeys(
-        row.n for found in cells.values() for row in found if row.n and row.unit != "of n"
+        row.n for rows in cells.values() for row in rows if row.n and row.unit != "of n"
     )
     return ", ".join(map(str, numbers))
 

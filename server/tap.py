@@ -67,17 +67,17 @@ class Tap:
         return self._heard(list(self._inner.send_and_receive(messages, *args, **kwargs)))
 
     def _note(self, messages: Sequence[Message]) -> None:
-        told = [message for message in messages if message.content.array_records]
-        if not told:
+        carriers = [message for message in messages if message.content.array_records]
+        if not carriers:
             return
-        nodes = {message.metadata.dst_node_id for message in told}
-        group = told[0].metadata.group_id
+        nodes = {message.metadata.dst_node_id for message in carriers}
+        group = carriers[0].metadata.group_id
         number = int(group) if group.isdecimal() and int(group) else max(self._rounds, default=0)
         while not number or nodes & self._rounds.get(number, set()):
             number += 1
         self._rounds.setdefault(number, set()).update(nodes)
         self._number = number
-        self._recorder.note(number, told)
+        self._recorder.note(number, carriers)
 
     def _heard(self, replies: list[Message]) -> list[Message]:
         answers = [

@@ -104,19 +104,19 @@ class Membership(Attack):
             return residuals(model.network, task, seen, rows)
         known = CandidateGradients.of(model, rows)
         if self.statistic == "likelihood":
-            return [known.likelihoods(one) for one in seen]
+            return [known.likelihoods(update) for update in seen]
         if not all(map(is_multiple, seen)):
             known = known.signs()
-        updates = torch.stack([known.pick(known.seen(one)) for one in seen])
+        updates = torch.stack([known.pick(known.seen(update)) for update in seen])
         norms = updates.norm(dim=1, keepdim=True).clamp(min=1e-30)
         return list(known.products(updates) / norms)
 
     def _of_members(self, seen: Sequence[Observation], task: Task, rows: Batch) -> list[Tensor]:
         """Of each cohort by its members, where all are told apart by its round, else of the sum."""
         scores: dict[int, Tensor] = {}
-        for number in sorted({one.key.round for one in seen}):
-            here = [i for i, one in enumerate(seen) if one.key.round == number]
-            known = [one for one in seen if one.key.round <= number and is_sum(one)]
+        for number in sorted({reply.key.round for reply in seen}):
+            here = [i for i, reply in enumerate(seen) if reply.key.round == number]
+            known = [reply for reply in seen if reply.key.round <= number and is_sum(reply)]
             single = by_updates(known) if known else {}
             of_singles = self._scores([*single.values()], task, rows) if single else []
             by_client = dict(zip(single, of_singles, strict=True))
@@ -134,8 +134,8 @@ class Membership(Attack):
             CannotAttack: a round has fewer than three replies.
         """
         scores: dict[int, Tensor] = {}
-        for number in sorted({one.key.round for one in seen}):
-            here = [i for i, one in enumerate(seen) if one.key.round == number]
+        for number in sorted({reply.key.round for reply in seen}):
+            here = [i for i, reply in enumerate(seen) if reply.key.round == number]
             if len(here) < 3:
                 raise CannotAttack(
                     f"round {number} has {len(here)} replies, and a spread over others takes 3",

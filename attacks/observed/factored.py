@@ -203,8 +203,10 @@ class Factored:
             direct = [replace(each, value=each.value.detach()) for each in direct]
         groups = self._layers(calls, slopes[1 : 1 + len(calls)], lanes)
         for each, at in zip(direct, slopes[1 + len(calls) :], strict=True):
-            own = at if each.factors is None else (at * each.value).sum(1) / each.factors
-            groups.append(Vectors((each.name,), own.reshape(lanes, examples, -1).sum(1)[None]))
+            by_example = at if each.factors is None else (at * each.value).sum(1) / each.factors
+            groups.append(
+                Vectors((each.name,), by_example.reshape(lanes, examples, -1).sum(1)[None])
+            )
         slope = slopes[0].reshape(guess.shape)
         groups += self._tables(slope)
         if words is not None:

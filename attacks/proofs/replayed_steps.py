@@ -193,5 +193,5 @@ def _whole_steps(observation: Observation) -> int:
     """Local steps that all take the whole batch; 1 where this is not known of more."""
     known = observation.knowledge
     whole = known.num_examples and known.batch_size and known.num_examples <= known.batch_size
-    told = not known.missing(frozenset({"learning_rate", "local_steps"}), "counted")
-    return known.local_steps or 1 if whole and told else 1
+    granted = not known.missing(frozenset({"learning_rate", "local_steps"}), "counted")
+    return known.local_steps or 1 if whole and granted else 1

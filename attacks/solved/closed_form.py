@@ -92,11 +92,11 @@ class ClosedForm(Attack):
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
         """The image that solves all layers, or the likeliest one where none does."""
-        found = _invert(observation, task, rng, job)
-        if found.certified or found.blank:
-            return found
-        level = picture_support(observation, task, found.guess.to("cpu"))
-        return replace(found, confidence=(level,))
+        solution = _invert(observation, task, rng, job)
+        if solution.certified or solution.blank:
+            return solution
+        level = picture_support(observation, task, solution.guess.to("cpu"))
+        return replace(solution, confidence=(level,))
 
 
 def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job) -> Reconstruction:

@@ -48,10 +48,11 @@ def _cosine(observation: Observation, task: TextTask, guess: Batch, shift: int) 
     slopes = torch.autograd.grad(
         loss, list(parameters.values()), allow_unused=True, materialize_grads=True
     )
-    both = own = whole = 0.0
+    product = slope_square = update_square = 0.0
     for name, slope in zip(parameters, slopes, strict=True):
         seen = observation.update((name,))[name]
-        both += float((seen * slope.double()).sum())
-        own, whole = own + float(slope.square().sum()), whole + float(seen.square().sum())
-    lengths: float = (own * whole) ** 0.5
-    return both / max(lengths, 1e-300)
+        product += float((seen * slope.double()).sum())
+        slope_square += float(slope.square().sum())
+        update_square += float(seen.square().sum())
+    lengths: float = (slope_square * update_square) ** 0.5
+    return product / max(lengths, 1e-300)

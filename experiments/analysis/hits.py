@@ -66,7 +66,7 @@ class Hits:
         return self.alone | self.proven if self.shown(error) else self.proven
 
 
-def exceeds(own: int, chance: int, draws: int, error: float) -> bool:
+def exceeds(hits: int, chance: int, draws: int, error: float) -> bool:
     """Whether ``own`` hits beside ``chance`` ones of ``draws`` null guesses at each are no chance.
 
     Where guesses are blind, hits are Poisson with means m and ``draws`` * m. Where chance hits
@@ -80,19 +80,19 @@ def exceeds(own: int, chance: int, draws: int, error: float) -> bool:
     """
     from scipy.stats import binom
 
-    if not own:
+    if not hits:
         return False
     if not chance:
-        return _by_luck(own, draws) <= 2 * error
-    return float(binom.sf(own - 1, own + chance, 1 / (draws + 1))) <= error
+        return _by_luck(hits, draws) <= 2 * error
+    return float(binom.sf(hits - 1, hits + chance, 1 / (draws + 1))) <= error
 
 
 @cache
-def _by_luck(own: int, draws: int) -> float:
+def _by_luck(hits: int, draws: int) -> float:
     from scipy.stats import poisson
 
-    means = np.geomspace(1e-3, 20.0 * own, 2000)
-    return float((np.exp(-draws * means) * poisson.sf(own - 1, means)).max())
+    means = np.geomspace(1e-3, 20.0 * hits, 2000)
+    return float((np.exp(-draws * means) * poisson.sf(hits - 1, means)).max())
 
 
 def hits(
@@ -109,7 +109,7 @@ def hits(
         attacks: of the portfolio.
         bar: exactness, by the main metric if no other was scored, or the threshold of that.
     """
-    own, name, exact = {a.attacker for a in attacks}, MAIN[modality], EXACT_METRIC[modality]
+    attackers, name, exact = {a.attacker for a in attacks}, MAIN[modality], EXACT_METRIC[modality]
     main = known.get(name, ())
     here, sign, limit = main, 1.0, THRESHOLDS[name]
     if bar == "verbatim" and known.get(exact):
@@ -126,7 +126,7 @@ def hits(
         )
 
     def sides(known: Sequence[Scored]) -> tuple[list[Scored], list[Scored], list[Scored]]:
-        mine, guess = [o for o in known if o.attacker in own], blind_guess(known)
+        mine, guess = [o for o in known if o.attacker in attackers], blind_guess(known)
         seen = [attempt for attempt in mine if attempt.control == "none"]
         nulls = [attempt for attempt in mine if attempt.control != "none"]
         return seen, nulls, [] if guess is None else [guess]

@@ -60,7 +60,7 @@ class Bests:
 
     Attributes:
         victims: those with a guess and a blind guess, some of them with null guesses.
-        own: value of the chosen attack, ``(victim,)``.
+        real: value of the chosen attack, ``(victim,)``.
         nulls: of the choice among guesses from another client's update, ``(draw, victim)``; NaN
             where none was made.
         blind: of the blind guess, ``(victim,)``; 0 where none was run.
@@ -69,7 +69,7 @@ class Bests:
     """
 
     victims: tuple[VictimKey, ...]
-    own: Floats
+    real: Floats
     nulls: Floats
     blind: Floats
     falls: Floats
@@ -242,7 +242,7 @@ def compare(
     beyond, above = dict[int, frozenset[int]](), frozenset[int]()
     if bests is not None:
         other = bests.values(bests.nulls.mean(0))
-        over = difference(bests.values(bests.own), other, comparisons=comparisons)
+        over = difference(bests.values(bests.real), other, comparisons=comparisons)
         leads[OTHER_CLIENT] = over
         beyond, above = _outliers(bests, question)
     known = {null.attacker for null in here if null.control == OTHER_CLIENT}
@@ -272,7 +272,7 @@ def best_of_each(
     tables = [
         [attack.values, *(nulls[attack.attacker, draw] for draw in draws)] for attack in compared
     ]
-    victims = sorted({v for own, *_ in tables for v in own if blind is None or v in blind.values})
+    victims = sorted({v for real, *_ in tables for v in real if blind is None or v in blind.values})
     base = np.array([0.0 if blind is None else blind.values[victim] for victim in victims])
     values = np.array(
         [[[table.get(v, math.nan) for v in victims] for table in of] for of in tables]
@@ -362,7 +362,7 @@ def _outliers(bests: Bests, question: Question) -> tuple[dict[int, frozenset[int
     from scipy.stats import binom
 
     room = np.maximum(1 - bests.blind, _LEAST_ROOM) if question.shares else 1.0
-    leads, nulls = (bests.own - bests.blind) / room, (bests.nulls - bests.blind) / room
+    leads, nulls = (bests.real - bests.blind) / room, (bests.nulls - bests.blind) / room
     over, margin = leads - nulls.max(0), _ALONE * question.smallest
     holders = _holders(bests.victims)
     tops = pd.DataFrame(nulls.T).groupby(holders).max().to_numpy()  # (client, draw)

@@ -144,7 +144,12 @@ def unlike_planted(attacks: Iterable[Scored], planted: Iterable[Scored]) -> Iter
     """Attacks that surely read more of planted rows than of the clients' under the same defense."""
     known = {(a.place, a.attacker): estimate(a.values) for a in planted if is_attack(a)}
     for attack in attacks:
-        own, other = estimate(attack.values), known.get((attack.place, attack.attacker))
-        if other and other.low is not None and own.high is not None and other.low > own.high:
-            numbers = {"planted": other.mean, "mean": own.mean, "victims": float(other.n)}
+        private, other = estimate(attack.values), known.get((attack.place, attack.attacker))
+        if (
+            other
+            and other.low is not None
+            and private.high is not None
+            and other.low > private.high
+        ):
+            numbers = {"planted": other.mean, "mean": private.mean, "victims": float(other.n)}
             yield Reason(kind="planted", attack=attack.attacker, numbers=numbers)

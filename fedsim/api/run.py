@@ -129,10 +129,10 @@ class RunFolder:
         """
         from fedsim.api.findings import Findings
 
-        found = self.record("findings.json", Findings)
-        if found is None:
+        findings = self.record("findings.json", Findings)
+        if findings is None:
             raise StoreError(f"{self.root}: not reported. {to_report(self.root)}")
-        return found
+        return findings
 
 
 @dataclass(frozen=True)

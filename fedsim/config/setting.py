@@ -52,9 +52,9 @@ def load_setting(config: CellConfig) -> Setting:
 
 def _apart(task: TextTask, auxiliary: Rows, private: Rows) -> Rows:
     """Auxiliary texts that are not private ones once both are cut to ``max_length``."""
-    known, own = (task.tokens(texts_of(rows, task.spec.model)) for rows in (private, auxiliary))
+    known, public = (task.tokens(texts_of(rows, task.spec.model)) for rows in (private, auxiliary))
     same = {tuple(ids) for ids in known}
-    apart = auxiliary.take([i for i, ids in enumerate(own) if tuple(ids) not in same])
+    apart = auxiliary.take([i for i, ids in enumerate(public) if tuple(ids) not in same])
     if not apart:
         raise ConfigError(
             f"auxiliary: of {task.max_length} tokens every text is a private one. Raise "

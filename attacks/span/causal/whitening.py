@@ -50,21 +50,21 @@ class Whitening:
 
     def __call__(self, gradient: Tensors) -> Tensors:
         """The same tensors evened, and zero where the update was."""
-        return {name: self._one(name, value) for name, value in gradient.items()}
+        return {name: self._whitened(name, value) for name, value in gradient.items()}
 
     def without(self, evened: Tensors, gradients: Sequence[Tensors]) -> Tensors:
         """What is left of an evened update without the shares of gradients that explain most."""
         residual = dict(evened)
         for name in self.inverses if gradients else ():
             lines = torch.stack([gradient[name] for gradient in gradients]).flatten(1).double()
-            parts = torch.stack([self._one(name, gradient[name]) for gradient in gradients])
+            parts = torch.stack([self._whitened(name, gradient[name]) for gradient in gradients])
             table = lines @ parts.flatten(1).double().T
             table.diagonal().mul_(1 + _RIDGE).add_(1e-30)
             shares = torch.linalg.solve(table, lines @ evened[name].flatten().double())
             residual[name] = evened[name] - torch.tensordot(shares.to(parts), parts, 1)
         return residual
 
-    def _one(self, name: str, value: Tensor) -> Tensor:
+    def _whitened(self, name: str, value: Tensor) -> Tensor:
         inverse = self.inverses.get(name)
         if inverse is None:
             return torch.zeros_like(value)

@@ -28,7 +28,7 @@ class Reply:
     before: Forest | None
     model: Forest
 
-    def own(self) -> tuple[Tree, ...]:
+    def grown(self) -> tuple[Tree, ...]:
         """The trees that the client grew, in order."""
         sent = self.before.trees if self.before else ()
         reply = self.model.trees
@@ -49,7 +49,7 @@ class Victim:
     client: int
     head: Forest
     trees: tuple[Tree, ...]
-    own: Array
+    grown: Array
     before: Array
 
     def cells(self) -> Cells:
@@ -67,7 +67,7 @@ def victims(replies: Sequence[Reply]) -> list[Victim]:
     if len(heads) != 1:
         raise ConfigError("trees: the models differ in features or objective. Read one federation.")
     clients = sorted({reply.client for reply in replies})
-    return [_victim([one for one in replies if one.client == client]) for client in clients]
+    return [_victim([reply for reply in replies if reply.client == client]) for client in clients]
 
 
 def _victim(replies: Sequence[Reply]) -> Victim:
@@ -83,18 +83,18 @@ def _victim(replies: Sequence[Reply]) -> Victim:
         place = number.get(_key(tree))
         return add(tree) if place is None else place
 
-    own, before = [], []
-    for reply in sorted(replies, key=lambda one: one.round):
+    grown, before = [], []
+    for reply in sorted(replies, key=lambda reply: reply.round):
         added = [find(tree) for tree in (reply.before.trees if reply.before else ())]
-        for tree in reply.own():
+        for tree in reply.grown():
             before.append(list(added))
             added.append(add(tree))
-            own.append(added[-1])
-    counts = np.zeros((len(own), len(trees)))
+            grown.append(added[-1])
+    counts = np.zeros((len(grown), len(trees)))
     for row, earlier in zip(counts, before, strict=True):
         np.add.at(row, earlier, 1)
-    first = min(replies, key=lambda one: one.round)
-    return Victim(first.client, first.model, tuple(trees), np.array(own), counts)
+    first = min(replies, key=lambda reply: reply.round)
+    return Victim(first.client, first.model, tuple(trees), np.array(grown), counts)
 
 
 def _key(tree: Tree) -> bytes:

@@ -48,8 +48,8 @@ def read_facts(victim: Victim, claimed: int | None = None) -> Facts:
     Raises:
         ConfigError: the base score is hidden, and no number of rows makes counts whole.
     """
-    eta, penalty = rates([victim.trees[at] for at in victim.own])
-    first, base = victim.trees[victim.own[0]], victim.head.base_score
+    eta, penalty = rates([victim.trees[at] for at in victim.grown])
+    first, base = victim.trees[victim.grown[0]], victim.head.base_score
     sums = sums_of(first, eta, penalty)
     leaf = Sums(sums.gradient[first.is_leaf], sums.hessian[first.is_leaf])
     if not np.isfinite(leaf.hessian).all():

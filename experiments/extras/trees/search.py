@@ -98,12 +98,12 @@ def search(victim: Victim, facts: Facts, seconds: float) -> Guess:
     """
     start = time.process_time()
     cells, before = victim.cells(), np.diff(victim.before, axis=0, prepend=0)
-    pairs = list(zip(victim.own, before, strict=True))
+    pairs = list(zip(victim.grown, before, strict=True))
 
     @cache
     def step(depth: int) -> _Step:
-        own, added = pairs[depth]
-        return _Step(victim, facts, cells, int(own), added, start + seconds)
+        grown, added = pairs[depth]
+        return _Step(victim, facts, cells, int(grown), added, start + seconds)
 
     kinds = _start(facts, cells, victim.head.is_logistic)
     reached = [{kinds.key: kinds}, *({} for _ in pairs)]
@@ -150,12 +150,15 @@ class _Step:
         victim: Victim,
         facts: Facts,
         cells: Cells,
-        own: int,
+        grown: int,
         added: Array,
         deadline: float,
     ) -> None:
         rates, self.is_logistic = (facts.eta, facts.penalty), victim.head.is_logistic
-        self.own, self.deadline = leaves_of(cells, victim, own, rates, facts.rows or 1), deadline
+        self.grown, self.deadline = (
+            leaves_of(cells, victim, grown, rates, facts.rows or 1),
+            deadline,
+        )
         self.added = [
             (added[tree], leaves_of(cells, victim, int(tree), rates, facts.rows or 1))
             for tree in np.flatnonzero(added)
@@ -173,10 +176,10 @@ class _Step:
             gradient, hessian = chance - kinds.label, chance * (1 - chance)
         else:
             gradient, hessian = kinds.margin - kinds.label, np.ones(len(kinds.count))
-        sums = _Sums(gradient, hessian, kinds.meet(self.own), self.own, self.deadline)
-        for counts in sums.solved(kinds.count, list(range(len(self.own.value))), {}):
+        sums = _Sums(gradient, hessian, kinds.meet(self.grown), self.grown, self.deadline)
+        for counts in sums.solved(kinds.count, list(range(len(self.grown.value))), {}):
             kind, leaf = np.nonzero(counts)
-            yield kinds.at(self.own, kind, leaf, counts[kind, leaf])
+            yield kinds.at(self.grown, kind, leaf, counts[kind, leaf])
 
     def _predicted(self, kinds: Kinds) -> Kinds:
         """Kinds with their predictions by the trees that were added.

@@ -111,7 +111,7 @@ def sums_of(tree: Tree, eta: float, penalty: float) -> Sums:
     weight = _weights(tree, eta)
     hessian = tree.hessian
     if hessian is None:
-        offset, slope = _told(tree, weight)
+        offset, slope = _hessian_line(tree, weight)
         hessian = offset + penalty * slope
     hessian = hessian.astype(np.float64)
     return Sums(-weight * (penalty + hessian), hessian)
@@ -147,7 +147,7 @@ def _fit(trees: Sequence[Tree], eta: float) -> tuple[float, float]:
 
 def _disagreements(tree: Tree, eta: float) -> Array:
     """Each inner node's hessian by its parent's equations less that by its own, linear in l."""
-    offset, slope = _told(tree, _weights(tree, eta))
+    offset, slope = _hessian_line(tree, _weights(tree, eta))
     if tree.hessian is not None:
         nodes = np.flatnonzero(np.isfinite(offset))
         above = tree.hessian[nodes].astype(np.float64)
@@ -155,9 +155,9 @@ def _disagreements(tree: Tree, eta: float) -> Array:
         return np.asarray(known[np.isfinite(known).all(1) & (above > 0)])
     nodes = np.flatnonzero(~tree.is_leaf & np.isfinite(offset))
     kids = tree.left[nodes], tree.right[nodes]
-    own = offset[kids[0]] + offset[kids[1]], slope[kids[0]] + slope[kids[1]]
-    scale = np.abs(own[0]) + np.abs(offset[nodes]) + 1e-9
-    rows: Array = np.stack([offset[nodes] - own[0], slope[nodes] - own[1], scale], 1)
+    children = offset[kids[0]] + offset[kids[1]], slope[kids[0]] + slope[kids[1]]
+    scale = np.abs(children[0]) + np.abs(offset[nodes]) + 1e-9
+    rows: Array = np.stack([offset[nodes] - children[0], slope[nodes] - children[1], scale], 1)
     usable: Array = rows[np.isfinite(rows).all(1)]
     return usable
 
@@ -167,7 +167,7 @@ def _weights(tree: Tree, eta: float) -> Array:
     return np.where(tree.is_leaf, tree.value.astype(np.float64) / eta, inner)
 
 
-def _told(tree: Tree, weight: Array) -> tuple[Array, Array]:
+def _hessian_line(tree: Tree, weight: Array) -> tuple[Array, Array]:
     """Hessians as ``offset + l slope`` by the equations of the parent, the root's as their sum."""
     offset, slope = np.full(len(weight), np.nan), np.full(len(weight), np.nan)
     if tree.gain is None or tree.weight is None:

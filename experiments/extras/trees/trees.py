@@ -48,13 +48,13 @@ def trees(
 
     if not seconds > 0:
         raise ConfigError(f"--seconds {seconds:g}: leaves no time. Write a number above 0.")
-    told = []
+    results = []
     for victim in read_victims(models):
-        told.append(_attack(victim, out, like, truth, claimed, seconds))
+        results.append(_attack(victim, out, like, truth, claimed, seconds))
         if not as_json:
-            say(_text(told[-1]))
+            say(_text(results[-1]))
     if as_json:
-        say(json.dumps(told))
+        say(json.dumps(results))
 
 
 def _attack(
@@ -82,15 +82,15 @@ def _attack(
     rows = filled(schema, guess, *ends)
     if out:
         write_rows(out / name, names, rows, *ends)
-    told = {"client": victim.client, "trees": len(victim.own), **_plain(facts)}
-    told |= {"followed": guess.trees, "only": guess.proven, "cpu_seconds": guess.seconds}
+    result = {"client": victim.client, "trees": len(victim.grown), **_plain(facts)}
+    result |= {"followed": guess.trees, "only": guess.proven, "cpu_seconds": guess.seconds}
     if private:
         from experiments.extras.trees.scoring import score, shuffled
 
         schema = Schema.of(names, private.values) if known is None else schema
-        told["guess"] = asdict(score(private, rows, schema))
-        told["own columns, shuffled"] = asdict(score(private, shuffled(private, 0), schema))
-    return told
+        result["guess"] = asdict(score(private, rows, schema))
+        result["own columns, shuffled"] = asdict(score(private, shuffled(private, 0), schema))
+    return result
 
 
 def _plain(facts: Facts) -> dict[str, Any]:
@@ -98,25 +98,26 @@ def _plain(facts: Facts) -> dict[str, Any]:
     return vars(facts) | arrays
 
 
-def _text(told: dict[str, Any]) -> str:
-    labels = f", {sum(told['leaf_positive'])} with label 1" if told["leaf_positive"] else ""
-    proof = "whole counts prove it" if told["proven"] else "not proven"
+def _text(result: dict[str, Any]) -> str:
+    labels = f", {sum(result['leaf_positive'])} with label 1" if result["leaf_positive"] else ""
+    proof = "whole counts prove it" if result["proven"] else "not proven"
     lines = [
-        f"client {told['client']}: {told['trees']} trees; eta {told['eta']:g}, lambda "
-        f"{told['penalty']:g}, base score {told['base_score']:.6g}; {told['rows']} rows{labels} "
-        f"({proof})",
-        f"  {_followed(told)}; {told['cpu_seconds']:.1f} CPU s",
+        f"client {result['client']}: {result['trees']} trees; eta {result['eta']:g}, "
+        f"lambda {result['penalty']:g}, base score {result['base_score']:.6g}; "
+        f"{result['rows']} rows{labels} ({proof})",
+        f"  {_followed(result)}; {result['cpu_seconds']:.1f} CPU s",
     ]
     lines += [
-        f"  {name}: {told[name]['values']:.1%} of the values, {told[name]['rows']:.1%} of the rows"
+        f"  {name}: {result[name]['values']:.1%} of the values, "
+        f"{result[name]['rows']:.1%} of the rows"
         for name in ("guess", "own columns, shuffled")
-        if name in told
+        if name in result
     ]
     return "\n".join(lines)
 
 
-def _followed(told: dict[str, Any]) -> str:
-    if not told["followed"]:
+def _followed(result: dict[str, Any]) -> str:
+    if not result["followed"]:
         return "no rows have the sums of its first tree, as with noise or a part of the rows a tree"
-    others = "no other rows have" if told["only"] else "other rows may have"
-    return f"the leaf of each row in {told['followed']} of its trees; {others} these sums"
+    others = "no other rows have" if result["only"] else "other rows may have"
+    return f"the leaf of each row in {result['followed']} of its trees; {others} these sums"

@@ -73,9 +73,9 @@ class _Reader:
 
     def follows(self, mark: str) -> bool:
         """Whether the next byte is this one, which is then passed."""
-        found = self.data[self.at : self.at + 1] == mark.encode()
-        self.at += found
-        return found
+        matches = self.data[self.at : self.at + 1] == mark.encode()
+        self.at += matches
+        return matches
 
     def bounds(self) -> tuple[str, int | None]:
         """Type and length of a container, where they are said."""

@@ -50,7 +50,7 @@ def test_captures_hold_what_each_client_sent(captures: Path) -> None:
     expected = bagging(split(stroke_like(80, 0), CLIENTS, 40), ROUNDS, 1, PARAMETERS)
     for found in victims(replies):
         facts = read_facts(found)
-        assert (facts.rows, facts.proven, len(found.own)) == (40, True, ROUNDS)
+        assert (facts.rows, facts.proven, len(found.grown)) == (40, True, ROUNDS)
         assert found.before.sum(1).tolist() == [0, CLIENTS, 2 * CLIENTS]
     thresholds = {reply.model.trees[0].value.tobytes() for reply in replies}
     assert thresholds == {reply.model.trees[0].value.tobytes() for reply in expected}
@@ -68,7 +68,7 @@ def test_cyclic_replies_hold_what_was_sent_first() -> None:
     (reply,) = bagging([rows], 1, 3, PARAMETERS)
     whole = read_forest(grown(rows, b"", 5, PARAMETERS), "model")
     (victim,) = victims([type(reply)(0, 2, reply.model, whole)])
-    assert len(victim.own) == 2
+    assert len(victim.grown) == 2
     assert victim.before.sum(1).tolist() == [3, 4]
 
 
