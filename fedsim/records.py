@@ -223,6 +223,15 @@ class UtilityPoint(Record):
     seconds: float
 
 
+TRAINING = "training.json"
+
+
+class TrainingRecord(Record):
+    """``training.json`` of a cell: the utility so far; gone when the training has ended."""
+
+    utility: tuple[UtilityPoint, ...]
+
+
 class SimulationRecord(Sealed):
     """``simulation.json``: written when the training has ended, so its presence says so.
 

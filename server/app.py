@@ -27,7 +27,7 @@ from fedsim.config.federation import FederationConfig
 from fedsim.config.setting import load_setting
 from fedsim.data.partition import partition
 from fedsim.process import one_thread
-from fedsim.records import SimulationRecord, UtilityPoint
+from fedsim.records import TRAINING, SimulationRecord, TrainingRecord, UtilityPoint
 from fedsim.store.capture import batch_tensors
 from fedsim.store.files import hashes, read_record, save_tensors, write_json
 from fedsim.tasks import initial_weights, save_task
@@ -90,7 +90,7 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
     if federation.cohort > 1:
         fixed = federation.cohorts == "fixed"
         grid = cast(Grid, SecureAggregation(grid, federation.cohort, config.seed, fixed=fixed))
-    utility = UtilityMeter(task, task.encode(holdings.heldout))
+    utility = UtilityMeter(task, task.encode(holdings.heldout), cell / TRAINING)
     strategy.start(
         grid,
         to_arrays(initial_weights(task, config.task, config.seed)),
@@ -107,6 +107,7 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
         captures=hashes(cell / "captures"),
     )
     write_json(cell / "simulation.json", record)
+    (cell / TRAINING).unlink()
 
 
 def aggregation(federation: FederationConfig, task: Task) -> Strategy:
@@ -137,11 +138,13 @@ class UtilityMeter:
     Attributes:
         task: model and loss.
         heldout: the encoded held-out rows.
+        path: where the measurements are written after each round.
         points: the measurements so far.
     """
 
     task: Task
     heldout: Batch
+    path: Path
     points: list[UtilityPoint] = field(default_factory=list)
     _before: float = field(default_factory=time.monotonic)
 
@@ -159,6 +162,7 @@ class UtilityMeter:
             for name, value in metrics.items()
         ]
         self._before = now
+        write_json(self.path, TrainingRecord(utility=tuple(self.points)), sync=False)
         return MetricRecord({name: float(value) for name, value in metrics.items()})
 
 

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "attacks/scheduling/cluster.py": "the command's thread, outside the time of its jobs",
     "attacks/scheduling/isolation.py": "a process that runs one job, before it does",
     "experiments/cli.py": "the command's thread, as it starts and as it ends",
+    "experiments/extras/watch/watch.py": "the page's own process, as it starts",
     "fedsim/__init__.py": "at the import, and only where it is not set",
     "fedsim/data/tables.py": "off for good, whichever thread comes first",
     "fedsim/config/named_code.py": "the command's thread, before anything is loaded",

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -174,7 +175,7 @@ def _work(spec: JobSpec, environment: dict[str, str], messages: Connection) -> N
 
     def report(message: Progress) -> None:
         with suppress(OSError):  # the attack has closed it
-            messages.send(message)
+            messages.send(replace(message, image=None))
 
     code = os.EX_SOFTWARE
     try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+from torch import Tensor
 
 from attacks import attacks_for
 from fedsim.config.build import build, changed_options
@@ -97,12 +99,15 @@ class Progress:
 
     Attributes:
         text: the guess so far if it is a text.
+        image: the first image of the guess so far, ``(channel, height, width)`` in uint8, at most
+            twice a second; None if the guess is none, or of code that runs apart.
     """
 
     phase: Phase
     step: int = 0
     objective: float = math.nan
     text: str = ""
+    image: Tensor | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

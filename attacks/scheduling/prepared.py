@@ -28,6 +28,11 @@ from fedsim.types import Tensors
 
 Report: TypeAlias = Callable[[Progress], None]
 
+_DRAWN = {(1,), (3,)}
+"""Channels of a guess that can be drawn."""
+_DRAWN_EVERY = 0.5
+"""Seconds between two pictures of a guess that forms."""
+
 
 class PreparedRecord(Sealed):
     """The sidecar of the learned tensors, written last; ``seconds`` is the time to learn them."""
@@ -104,18 +109,35 @@ def _learned(path: Path) -> Tensors:
 
 def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Report) -> Job:
     """The attack's side of a job, its time starting now."""
-
-    def tell(step: int, objective: float, guess: str | Tensor) -> None:
-        text = guess if isinstance(guess, str) else ""
-        report(Progress("reconstruct", step, objective, text))
-
-    job = Job(device=device, deadline=time.monotonic() + spec.demand.budget, report=tell)
+    job = Job(
+        device=device,
+        deadline=time.monotonic() + spec.demand.budget,
+        report=Sketch(report),
+    )
     store = CaptureStore(spec.captures)
     if seen.knowledge.auxiliary:
         job.auxiliary = store.auxiliary
     if (candidates := store.candidates()) is not None:
         job.candidates = lambda: candidates
     return job
+
+
+class Sketch:
+    """An attack's report of a step, with a picture of its guess from time to time."""
+
+    def __init__(self, report: Report) -> None:
+        self._report, self._drawn = report, 0.0
+
+    def __call__(self, step: int, objective: float, guess: str | Tensor) -> None:
+        """Take the report of a step."""
+        text, image = (guess, None) if isinstance(guess, str) else ("", self._picture(guess))
+        self._report(Progress("reconstruct", step, objective, text, image))
+
+    def _picture(self, images: Tensor) -> Tensor | None:
+        if time.monotonic() - self._drawn < _DRAWN_EVERY or images.shape[1:-2] not in _DRAWN:
+            return None
+        self._drawn = time.monotonic()
+        return (images.detach()[0].nan_to_num().clamp(0, 1) * 255).round().to("cpu", torch.uint8)
 
 
 @contextmanager

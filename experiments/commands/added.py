@@ -17,7 +17,11 @@ from fedsim.errors import ConfigError, message_of
 
 GROUP = "fedsim.commands"
 EXTRAS = {
+    "watch": "experiments.extras.watch.watch",
     "evidence": "experiments.extras.evidence.command",
+    "seal": "experiments.extras.arena.seal",
+    "submit": "experiments.extras.arena.submit",
+    "grade": "experiments.extras.arena.grade",
     "trees": "experiments.extras.trees.trees",
 }
 """Command -> its module, whose folder may be deleted: then the command is gone, and no more."""

@@ -66,6 +66,9 @@ Retry = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="print the plan and its cost as fedsim show; run nothing")
 ]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="follow it in a browser as fedsim watch does, to its end")
+]
 Redact = Annotated[
     bool,
     typer.Option("--redact", help="write redacted/, to pass on: no private rows, no folders"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import typer
@@ -24,6 +26,7 @@ from experiments.commands.parameters import (
     Seed,
     Sets,
     Target,
+    Watch,
     Workers,
 )
 from experiments.commands.show import show
@@ -47,6 +50,7 @@ def run(
     quiet: Quiet = False,
     retry_failed: Retry = False,
     dry_run: DryRun = False,
+    watch: Watch = False,
     as_json: Json = False,
 ) -> None:
     """Run all stages: simulate, attack, score, report. Finished work is kept."""
@@ -54,7 +58,7 @@ def run(
         show(experiment, sets, seed, workers, as_json=as_json)
         return
     given = Invocation(experiment, sets or [], _path(out), seed, workers, engine, gpus, address)
-    _execute(given, STAGES, quiet, as_json, retry_failed=retry_failed)
+    _execute(given, STAGES, quiet, as_json, watch=watch, retry_failed=retry_failed)
 
 
 def simulate(
@@ -185,13 +189,15 @@ def _execute(
     stages: tuple[RunStage, ...],
     quiet: bool,
     as_json: bool,
+    *,
+    watch: bool = False,
     **options: bool,
 ) -> None:
     """Run stages, print their outcome and exit."""
     whole = given.run(stages)
     from experiments.pipeline import execute
 
-    with _stopped(whole.root):
+    with _stopped(whole.root), _watched(whole.root) if watch else nullcontext():
         outcome = execute(whole, stages, quiet=quiet or as_json, **options)
     say(json.dumps(outcome.table()) if as_json else outcome.line())
     raise typer.Exit(1 if outcome.failed else 0)
@@ -207,3 +213,20 @@ def _stopped(root: Path) -> Iterator[None]:
     except Terminated as stop:
         stop.advice = continuation(root)
         raise
+
+
+@contextmanager
+def _watched(root: Path) -> Iterator[None]:
+    """``fedsim watch`` beside the block, in a process of its group.
+
+    So neither its errors nor its threads can change a number, and its standard input ends with this
+    process, however that ends.
+    """
+    command = [sys.executable, "-P", "-m", "fedsim", "watch", str(root), "--beside"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as server:
+        try:
+            yield
+        finally:
+            assert server.stdin is not None
+            with suppress(OSError):  # it may have ended before
+                server.stdin.close()

@@ -1,4 +1,4 @@
-"""Ring 3: evidence and trees, each a folder that the tool works without.
+"""Ring 3: the arena, evidence, trees and the live page, each a folder that the tool works without.
 
 May import: fedsim.api, and nothing else of ours.
 """

@@ -35,33 +35,38 @@ _TOGETHER = re.compile(
 )
 
 
-def render(package: str, template: str, *, script: str = "", **values: object) -> str:
+def render(
+    package: str, template: str, *, script: str = "", connect: str = "'none'", **values: object
+) -> str:
     """The page that a package's template makes of values, in the layout that all pages share.
 
     Args:
         package: holds the template.
         template: its name.
         script: the one that the page's security policy lets run, by its hash.
+        connect: what the script may connect to.
         values: what the template takes.
     """
-    return laid_out(environment(package, template), template, script, **values)
+    return laid_out(environment(package, template), template, script, connect, **values)
 
 
-def laid_out(pages: Environment, template: str, script: str, **values: object) -> str:
+def laid_out(
+    pages: Environment, template: str, script: str, connect: str = "'none'", **values: object
+) -> str:
     """The page that one of some templates makes of values, see ``render``."""
     return pages.get_template(template).render(
-        policy=Markup(policy(script)),  # ours, as the script is
+        policy=Markup(policy(script, connect)),  # ours, as the script is
         script=Markup(script),
         **values,
     )
 
 
-def policy(script: str) -> str:
+def policy(script: str, connect: str = "'none'") -> str:
     """The content security policy of a page: no address but data, no script but this one."""
     digest = b64encode(sha256(script.encode()).digest()).decode()
     scripts = f"'sha256-{digest}'" if script else "'none'"
     return (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'none'; "
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src {connect}; "
         f"script-src {scripts}"
     )
 

@@ -1,16 +1,20 @@
-"""The attack stage: jobs for every attack on every capture."""
+"""The attack stage: jobs for every attack on every capture, and what the running ones have."""
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 import os
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from attacks.scheduling.isolation import run_serial
-from attacks.scheduling.jobs import Demand, Event, JobSpec, plan
+from attacks.scheduling.jobs import Demand, Event, JobSpec, Progress, plan
 from attacks.scheduling.ledger import Ledger
 from experiments.console import Console
 from experiments.plan.cells import Cell
@@ -18,8 +22,12 @@ from experiments.plan.config import AttackStage, ExperimentConfig
 from experiments.plan.entries import entries
 from experiments.plan.folder import Run, earlier_commits
 from experiments.stages.donors import Donor, control_label, donors_of
+from experiments.stages.png import png
+from fedsim.api.live import FILE, Forming, LiveRecord
+from fedsim.errors import FedsimError
 from fedsim.records import CONTROLS, PRIOR_ONLY, shown
 from fedsim.store.capture import CaptureKey
+from fedsim.store.files import write_bytes
 
 WORK = "attack"
 
@@ -38,6 +46,7 @@ class Attackers:
 
     def __init__(self, ledger: Ledger, console: Console, *, retry_failed: bool = False) -> None:
         self.ledger, self._console, self._retry_failed = ledger, console, retry_failed
+        self._live = Live(ledger.path.parent)
         self.interrupted: list[str] = []
         self.devices: set[str] = set()
         self.without_gpu = self.ended = self.resumed = 0
@@ -108,10 +117,12 @@ class Attackers:
     def close(self) -> None:
         """Stop what still runs."""
         self._stack.close()
+        self._live.close()
 
     def _show(self, event: Event) -> None:
         spec: JobSpec = event.spec
         if event.state == "settled":
+            self._live.drop(spec)
             self.resumed += event.resumed
             self.ended += not event.resumed
             again = [record for record in event.records if record.status == "interrupted"]
@@ -123,6 +134,7 @@ class Attackers:
             self._console.advance(WORK, f"{spec.label} {spec.keys[0]}: {statuses}")
         elif event.progress is not None:
             progress = event.progress
+            self._live.note(spec, progress)
             goal = progress.objective
             said = [f"step {progress.step}"]
             said += [] if math.isnan(goal) else [f"objective {goal:.3g}"]
@@ -201,3 +213,47 @@ def logical_cpus(experiment: ExperimentConfig) -> int:
 def demand(stage: AttackStage) -> Demand:
     """What ``[attack_stage]`` gives to each job."""
     return Demand(stage.cpus, stage.gpus, stage.time_budget, stage.grace, stage.threads, stage.tf32)
+
+
+EVERY = 1.0
+"""Seconds between two writes."""
+
+
+class Live:
+    """Writes the file at most once a second; a run never fails for it."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / FILE
+        self._jobs: dict[str, Progress] = {}
+        self._written = 0.0
+
+    def note(self, spec: JobSpec, progress: Progress) -> None:
+        """Take the progress of a job."""
+        self._jobs[spec.name] = progress
+        if time.monotonic() - self._written >= EVERY:
+            self._written = time.monotonic()
+            record = LiveRecord(jobs={name: forming(latest) for name, latest in self._jobs.items()})
+            with suppress(FedsimError):  # the guess itself is written when the job ends
+                data = json.dumps(record.model_dump()).encode()
+                write_bytes(self._path, data, sync=False, private=True)
+
+    def drop(self, spec: JobSpec) -> None:
+        """The job has ended."""
+        self._jobs.pop(spec.name, None)
+
+    def close(self) -> None:
+        """No job runs any more."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+def forming(progress: Progress) -> Forming:
+    """What the file holds of a progress."""
+    image = b"" if progress.image is None else png(progress.image)
+    return Forming(
+        phase=progress.phase,
+        step=progress.step,
+        objective=progress.objective if math.isfinite(progress.objective) else None,
+        text=progress.text,
+        image=base64.b64encode(image).decode(),
+    )

@@ -7,6 +7,7 @@ costs neither torch nor pandas.
 from fedsim.api.cell import CellFolder, StoredCell
 from fedsim.api.findings import DOUBTFUL, Findings, WorstPerson
 from fedsim.api.ledger import LedgerRow
+from fedsim.api.live import Forming
 from fedsim.api.run import Run, RunFolder
 from fedsim.errors import ConfigError, FedsimError, StoreError
 from fedsim.records import JobRecord, ScoreRow
@@ -19,6 +20,7 @@ __all__ = [
     "ConfigError",
     "FedsimError",
     "Findings",
+    "Forming",
     "JobRecord",
     "LedgerRow",
     "Observation",

@@ -65,8 +65,13 @@ class CellFolder:
 
     @property
     def utility(self) -> tuple[UtilityPoint, ...]:
-        """The utility of all rounds once the training has ended, none before."""
-        return self.simulation.utility if self.simulated else ()
+        """The utility so far: of all rounds once the training has ended, none before it began."""
+        from fedsim.records import TRAINING, TrainingRecord
+
+        if self.simulated:
+            return self.simulation.utility
+        path = self.folder / TRAINING
+        return read_record(path, TrainingRecord).utility if path.exists() else ()
 
     def guess_folder(self, label: str) -> Path:
         """Where the guesses and records of one attack lie."""

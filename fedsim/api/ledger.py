@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from fedsim.errors import StoreError
 from fedsim.records import State
 from fedsim.store.files import unwritable
+from fedsim.store.plain_files import open_plain
 
 LEDGER = 2
 """Version of the file: labels and options of the first hold options that have their defaults, so
@@ -93,3 +95,19 @@ def broken(path: Path, fault: str) -> str:
         f"{path}: not a whole ledger ({fault}). "
         "Move the file away and run the attack stage again; finished jobs are found on disk."
     )
+
+
+def locked(path: Path) -> bool:
+    """Whether a process is at work on the run; for a moment, this takes the lock itself.
+
+    Args:
+        path: of the ledger.
+    """
+    try:
+        with open_plain(path.with_suffix(".lock")) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # pandas and pyarrow are imported with the first table
 
     from fedsim.api.findings import Findings
     from fedsim.api.ledger import LedgerRow
+    from fedsim.api.live import Forming
     from fedsim.records import ScoreRow, UtilityRow
 
 R = TypeVar("R")
@@ -119,6 +120,20 @@ class RunFolder:
 
         path = self.root / "jobs.sqlite"
         return read_ledger(path) if path.exists() else []
+
+    @property
+    def working(self) -> bool:
+        """Whether a command is at work on the run."""
+        from fedsim.api.ledger import locked
+
+        return locked(self.root / "jobs.sqlite")
+
+    @property
+    def forming(self) -> dict[str, Forming]:
+        """The running jobs by the name of their first capture; none when no command is at work."""
+        from fedsim.api.live import read_live
+
+        return read_live(self.root)
 
     @property
     def findings(self) -> Findings:

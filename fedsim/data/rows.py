@@ -87,6 +87,8 @@ def _read(
     builtin = _builtin(dataset)
     tables = {} if builtin else open_tables(*location, dataset)
     sizes = builtin.sizes if builtin else {name: len(table) for name, table in tables.items()}
+    if builtin and builtin.drawn and part.key is not None:
+        sizes = {part.name: builtin.drawn}
     if part.name not in sizes:
         raise ConfigError(
             f"{dataset}: there is no split {part.name!r}. Its splits are {', '.join(sizes)}."
@@ -105,7 +107,10 @@ def _read(
             f"{dataset}: it holds {builtin.modality}s, but the task needs {modality}s. "
             f"Choose a data set of {modality}s, or a model for {builtin.modality}s."
         )
-    inputs, labels = builtin.read(part.name, numbers)
+    if part.key is None:
+        inputs, labels = builtin.read(part.name, numbers)
+    else:
+        inputs, labels = builtin.draw(part.key, numbers)
     if image_size and isinstance(inputs, Tensor) and not builtin.columns:
         inputs = read_images(map(to_pil, inputs), numbers, dataset, image_size)
     return Rows(inputs, labels, tuple(numbers), builtin.class_names, builtin.columns)

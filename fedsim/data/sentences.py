@@ -27,12 +27,21 @@ class Sentences(Builtin):
     modality: ClassVar[Literal["image", "text"]] = "text"
     class_names: ClassVar[tuple[str, ...]] = ("everyday", "sensitive")
     sizes: ClassVar[dict[str, int]] = {"train": 240, "test": 72, "public": 1200}
+    drawn: ClassVar[int] = 400
 
     def read(self, split: str, numbers: range) -> tuple[tuple[str, ...], Tensor]:
         """Texts and their classes."""
-        rows = _compose(self.sizes["public"]) if split == "public" else _file()[split]
-        texts = tuple(rows[number][0] for number in numbers)
-        return texts, torch.tensor([rows[number][1] for number in numbers], dtype=torch.int64)
+        public = split == "public"
+        return _rows(_compose(self.sizes["public"]) if public else _file()[split], numbers)
+
+    def draw(self, key: int, numbers: range) -> tuple[tuple[str, ...], Tensor]:
+        """As ``read``, composed from the templates by the key."""
+        return _rows(_compose(self.drawn, key), numbers)
+
+
+def _rows(rows: list[tuple[str, int]], numbers: range) -> tuple[tuple[str, ...], Tensor]:
+    texts = tuple(rows[number][0] for number in numbers)
+    return texts, torch.tensor([rows[number][1] for number in numbers], dtype=torch.int64)
 
 
 @lru_cache(maxsize=1)
@@ -40,10 +49,10 @@ def _file() -> Any:  # noqa: ANN401
     return json.loads(Path(__file__).with_name("sentences.json").read_text(encoding="utf-8"))
 
 
-@lru_cache(maxsize=1)
-def _compose(rows: int) -> list[tuple[str, int]]:
-    """Distinct sentences in a fixed order."""
-    rng = seeds.numpy_generator(0, "sentences", "public")
+@lru_cache(maxsize=2)
+def _compose(rows: int, key: int = 0) -> list[tuple[str, int]]:
+    """Distinct sentences in a fixed order; 0 is the key of the public ones."""
+    rng = seeds.numpy_generator(key, "sentences", "public")
     templates: list[tuple[str, int]] = _file()["templates"]
     composed: dict[str, int] = {}
     while len(composed) < rows:

@@ -77,18 +77,27 @@ class Shapes(Builtin):
     modality: ClassVar[Literal["image", "text"]] = "image"
     class_names: ClassVar[tuple[str, ...]] = tuple(SHAPES)
     sizes: ClassVar[dict[str, int]] = {"train": 2000, "test": 500, "public": 2000}
+    drawn: ClassVar[int] = 2000
 
     def read(self, split: str, numbers: range) -> tuple[Tensor, Tensor]:
         """Images uint8 ``(row, 3, 32, 32)`` and their classes."""
-        images, labels = zip(*(_row(split, number) for number in numbers), strict=True)
-        pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
-        return pixels, torch.tensor(labels, dtype=torch.int64)
+        return _together([_row(0, split, number) for number in numbers])
+
+    def draw(self, key: int, numbers: range) -> tuple[Tensor, Tensor]:
+        """As ``read``, of the rows of a key."""
+        return _together([_row(key, number) for number in numbers])
+
+
+def _together(rows: list[tuple[NDArray[np.uint8], int]]) -> tuple[Tensor, Tensor]:
+    images, labels = zip(*rows, strict=True)
+    pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+    return pixels, torch.tensor(labels, dtype=torch.int64)
 
 
 @lru_cache(maxsize=8192)  # 25 MB; drawing takes a millisecond
-def _row(split: str, number: int) -> tuple[NDArray[np.uint8], int]:
+def _row(seed: int, *path: str | int) -> tuple[NDArray[np.uint8], int]:
     """An image and its class; equal calls share the image, which must not be changed in place."""
-    rng = seeds.numpy_generator(0, "shapes", split, number)
+    rng = seeds.numpy_generator(seed, "shapes", *path)
     label = int(rng.integers(len(SHAPES)))
     return _draw(list(SHAPES.values())[label], rng), label
 

@@ -11,6 +11,8 @@ _FORM = re.compile(
     r"\s*(?P<name>[^\s\[\]:+]+)(?:\[(?P<start>(-?\d+%?)?):(?P<stop>(-?\d+%?)?)\])?\s*"
 )
 
+_KEY = re.compile(r"[0-9a-f]{1,32}")
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
@@ -43,6 +45,12 @@ class Split:
             if bound.endswith("%") and abs(int(bound[:-1])) > 100:
                 raise ConfigError(f"{dataset}: {bound} in {text!r} is more than 100 %. Lower it.")
         return split
+
+    @property
+    def key(self) -> int | None:
+        """Of a built-in's rows that are drawn by a key, ``drawn@<hexadecimal>``; else None."""
+        name, at, key = self.name.partition("@")
+        return int(key, 16) if name == "drawn" and at and _KEY.fullmatch(key) else None
 
     def __str__(self) -> str:
         return f"{self.name}[{self.start}:{self.stop}]" if self.start or self.stop else self.name

@@ -116,6 +116,16 @@ def _opened(path: str) -> BufferedWriter:
         return open(path, "wb")
 
 
+def copy_files(source: Path, target: Path) -> None:
+    """Copy a file, or every file of a folder; raises as ``read_bytes`` and ``write_bytes`` do."""
+    if not source.is_dir():
+        write_bytes(target, read_bytes(source))
+        return
+    for path in sorted(source.rglob("*")):
+        if not path.is_dir():
+            write_bytes(target / path.relative_to(source), read_bytes(path))
+
+
 def remove_temporaries(folder: Path) -> None:
     """Remove what killed writers left below a folder into which nobody else writes now."""
     for path in folder.rglob(f".*{_TEMPORARY}"):

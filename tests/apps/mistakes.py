@@ -250,6 +250,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
         "Did you mean --set federation.clients=...?",
     ),
     ("run", "Missing argument", "RUN_OR_EXPERIMENT", "See fedsim run --help."),
+    ("watch note.txt", "note.txt", "is a file", "Correct the path."),
     ("check vanished --max rouge1=1", "vanished", "no such folder", "Correct the path."),
     ("check new-run --max rouge1=1", "new-run", "version 99", "Use the fedsim that wrote it"),
     *(

@@ -19,8 +19,7 @@ from experiments.plan.config import parse_experiment, shipped
 from fedsim.metrics import METRICS
 from fedsim.store.files import write_bytes
 
-MNIST, TABLE = read("mnist-dlg"), read("table-exact")
-TABLE_PROBE = probes()["table-exact"]
+MNIST, ARENA, ARENA_PROBE = read("mnist-dlg"), read("arena"), probes()["arena"]
 PROBED = Probe(date="2026-11-20", seconds=1.0, values={"none | dlg | psnr [dB]": 40.0})
 
 
@@ -77,9 +76,9 @@ def test_a_result_made_again_is_stale_no_more(monkeypatch: pytest.MonkeyPatch) -
 def test_a_change_planted_in_an_attack_turns_its_file_stale(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_bytes(results / "table-exact.json", TABLE.model_dump_json().encode())
-    keep({"table-exact": TABLE_PROBE})
-    right = ATTACKS["spear"].reconstruct
+    write_bytes(results / "arena.json", ARENA.model_dump_json().encode())
+    keep({"arena": ARENA_PROBE})
+    right = ATTACKS["span"].reconstruct
 
     def backwards(*given: Any) -> list[Reconstruction]:
         return [
@@ -87,10 +86,10 @@ def test_a_change_planted_in_an_attack_turns_its_file_stale(
             for made in right(*given)
         ]
 
-    monkeypatch.setattr(ATTACKS["spear"], "reconstruct", backwards)
-    (line,) = alive.ask(["table-exact"], write=False)
-    assert "none | spear | psnr [dB]: 100.0 -> " in line
-    assert "**Stale**" in tables.source(TABLE, "table-exact")
+    monkeypatch.setattr(ATTACKS["span"], "reconstruct", backwards)
+    (line,) = alive.ask(["arena"], write=False)
+    assert "none | span | exact_match [1]: 1.0 -> 0.0" in line
+    assert "**Stale**" in tables.source(ARENA, "arena")
 
 
 def test_what_was_not_scored_then_contradicts_nothing() -> None:

@@ -48,7 +48,7 @@ def test_a_new_file_with_a_number_from_nowhere_is_refused(
     (results / "unsourced.toml").write_text(f"[{kind}]\nnew = 1\n")
     assert recorded.write(result, "new").exists()
     assert sources.lowered()[kind] == {"new": 1}
-    generated = result.model_copy(update={"generator": "python -m docs.benched"})
+    generated = result.model_copy(update={"generator": "python -m docs.board"})
     assert not sources.refusal(generated, "other")
 
 
@@ -56,7 +56,7 @@ def test_a_value_without_a_source_is_no_result_file() -> None:
     bare = COPIED.model_dump() | {"source": None}
     with pytest.raises(ValueError, match="has a value and no source"):
         ResultFile.model_validate(MNIST.model_dump() | {"rows": [bare]})
-    generated = {"rows": [bare], "generator": "python -m docs.benched"}
+    generated = {"rows": [bare], "generator": "python -m docs.board"}
     assert ResultFile.model_validate(MNIST.model_dump() | generated).rows[0].measured
 
 

@@ -45,7 +45,7 @@ def test_a_run_says_what_its_report_says(finished: Path) -> None:
     assert len(scores) == len(run.scores)
     assert set(utility.metric) == {point.metric for point in run.cells[0].utility}
     assert isinstance(scores, pd.DataFrame)
-    assert run.membership == []
+    assert (run.membership, run.forming, run.working) == ([], {}, False)
 
 
 def test_a_cell_holds_observations_guesses_and_the_truth(finished: Path) -> None:

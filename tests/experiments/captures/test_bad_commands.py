@@ -62,6 +62,7 @@ CASES: list[tuple[str, str, str]] = [
         "no run folder (experiment.toml is missing), no captures",
         "Correct the path",
     ),
+    ("watch gone", "gone: there is no such folder", "Correct the path"),
     ("attack EMPTY", "no client's reply could be kept", "log says whether clients replied"),
     ("attack CODE", "no code that a file names is run", f"Name it yourself: {CODE}"),
     (f"attack CODE {NET}", "loss: that of Net is not known", f"Name both: {CODE}"),
