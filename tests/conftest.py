@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer.main
 from flwr.supercore.task_identity import TaskIdentity
 
 from experiments.plan.config import Plan, parse_experiment
@@ -40,6 +42,14 @@ def _seeded_fixtures() -> None:
 def _seeded() -> None:
     """A test draws the same whatever ran before it."""
     _seed()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _commands_built_once() -> Iterator[None]:
+    """Typer builds all of them again whenever one is called."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.main.get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_the_factored_gradient_is_that_of_autograd(family: str) -> None:
         for name in FAMILIES
     ],
 )
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_four_sentences_are_certified(family: str, frozen: bool) -> None:
     row = attacked(FamilyCase.of(family), Span(), 4, "span", frozen=frozen)
     assert (row.exact, row.certified) == (4, 4)

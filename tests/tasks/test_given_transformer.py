@@ -96,7 +96,7 @@ def need_soft_caps(family: str) -> None:
         pytest.skip(f"{family} of transformers before 4.57 leaves them out under sdpa")
 
 
-@pytest.mark.parametrize("padding", [None, END, "later"])
+@pytest.mark.parametrize("padding", [None, pytest.param(END, marks=pytest.mark.slow), "later"])
 @pytest.mark.parametrize(("family", "kind"), CASES)
 def test_every_family(family: str, kind: str, padding: int | str | None) -> None:
     if padding != END and family in COUNTING:

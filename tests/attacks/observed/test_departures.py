@@ -10,7 +10,13 @@ from benchmarks.cause_draws import CAUSES, NETWORKS, UNPROVEN, drawn_cause, vict
 from fedsim.types import Batch
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("tanh", "square")))
+        for name in NETWORKS
+    ],
+)
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_cause_is_named_or_none(cause: str, name: str) -> None:
     """Of 3 clients each, no client's cause is called another."""

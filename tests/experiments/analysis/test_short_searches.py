@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.findings import Findings
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
 from experiments.report.beyond import beyond
 from experiments.report.run_results import read_results
-from fedsim.store.files import read_record
+from experiments.report.summary_file import write_summary
 from tests.apps.cases import IMAGES, TEXT, Make
 
 NOISE = {"name": "gaussian_noise", "std": 0.01}
@@ -29,8 +28,8 @@ def test_a_search_of_one_step_is_no_positive_control(kind: str, make_run: Make) 
         defenses=[{"name": "none"}, NOISE],
         attacks=[{"name": name, "steps": 1, "adaptive": True}, {"name": "prior_only"}],
     )
-    assert not execute(run, STAGES, quiet=True).failed
-    (section,) = read_record(run.root / "summary.json", Findings).sections
+    assert not execute(run, STAGES[:3], quiet=True).failed
+    (section,) = write_summary(run.root).sections
     assert len(section.evidence.verdicts) == 2
     for verdict in section.evidence.verdicts:
         assert verdict.rows == "not decided"
@@ -46,8 +45,8 @@ def test_three_members_beside_four_rows_hide_no_member(make_run: Make) -> None:
         defenses=[{"name": "none"}, NOISE],
         attacks=[{"name": "membership", "statistic": "cosine"}],
     )
-    execute(run, STAGES, quiet=True)
-    findings = read_record(run.root / "summary.json", Findings)
+    execute(run, STAGES[:3], quiet=True)
+    findings = write_summary(run.root)
     (section,) = findings.sections
     inferences = beyond(read_results(run.root, findings, examples=False))
     assert [known.defense for known in inferences] == ["none", "Gaussian noise (std=0.01)"]
