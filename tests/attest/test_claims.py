@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.attest.clients import reply
 from experiments.attest.claims import Declared
+from experiments.attest.noise import at_most
 from experiments.attest.reply import attest
 from experiments.attest.rounds import Federation, attest_all
 from experiments.captures.update import Update
@@ -144,6 +145,25 @@ def test_one_claim_about_another_defense_is_refuted() -> None:
 def test_a_claim_that_cannot_be_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Declared.parse(text)
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_uniform_noise_is_refuted_where_no_null_direction_has_samples(steps: int) -> None:
+    rng, width = torch.Generator().manual_seed(0), SIGMA * 12**0.5
+    bare = reply("mlp", 3, {"name": "clip", "norm": 1.0}, steps=steps)
+    clean = bare.observation.received
+    moved = {k: v + width * (torch.rand(v.shape, generator=rng) - 0.5) for k, v in clean.items()}
+    uniform = changed(bare, **moved)
+    assert held(SOUND, uniform).refuted
+    assert not held(SOUND, reply("mlp", 3, LOCAL, steps=steps)).refuted
+
+
+def test_mean_cosines_bound_gaussian_noise_on_any_signal() -> None:
+    rng = torch.Generator().manual_seed(0)
+    for draw in range(60):
+        signal = torch.randn(5000, generator=rng) ** (1 + draw % 4) * 10 ** (draw % 5 - 3)
+        assert at_most(signal + torch.randn(5000, generator=rng)) >= 1
+    assert at_most(12**0.5 * (torch.rand(50_000, generator=rng) - 0.5)) < 0.8
 
 
 def test_epsilon_is_that_of_dp_accounting_under_both_relations() -> None:
