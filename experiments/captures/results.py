@@ -187,12 +187,11 @@ def apart(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[str]]:
     ]
     every, shared = {o.record.key.client for o in outcomes}, dict[str, list[str]]()
     for note, clients in where.items():
-        whose = "" if every == {*clients} else listed([str(c) for c in sorted({*clients})])
+        named = listed([str(client) for client in sorted({*clients})])
+        whose = "all clients" if every == {*clients} else f"clients {named}"
         if len(clients) > 1:
             shared.setdefault(whose, []).append(note)
-    return alone, [
-        f"of {whose or 'all'} clients: {'; '.join(notes)}" for whose, notes in shared.items()
-    ]
+    return alone, [f"of {who}: {'; '.join(n)}" for who, n in shared.items()]
 
 
 def _guess(run: Run, record: JobRecord, task: Task, findings: Findings) -> Guess:
