@@ -184,17 +184,17 @@ class Watcher:
         with one_thread():
             for row in new:
                 key = CaptureKey(round=row.round, client=row.client)
-                truth, modality = victims.examples(key), victims.task.modality
-                match = matched(read_guess(victims, row.label, key), truth, modality)
+                truth, task = victims.examples(key), victims.task
+                match = matched(read_guess(victims, row.label, key), truth, task.modality)
                 values = metric.score(match.aligned, truth).tolist()
                 attack = self._attack(cell.name, row.label)
                 best = max(range(len(values)), key=values.__getitem__)
                 glimpse = Glimpse(
-                    *(row.cell, attack, key, metric.name, values[best], modality),
-                    original=content(truth, best, modality),
+                    *(row.cell, attack, key, metric.name, values[best], task.modality),
+                    original=content(truth, best, task),
                     guess=None
                     if match.assignment[best] is None
-                    else content(match.aligned, best, modality),
+                    else content(match.aligned, best, task),
                 )
                 line = CurveKey(metric.name, attack, self._places[cell.name])
                 self._scored[row.cell, row.label, row.round, row.client] = line, values, glimpse
