@@ -53,6 +53,7 @@ class Bayes(ImageMatching):
     Attributes:
         steps: of Adam.
         learning_rate: of Adam at the start, in standard deviations of a coefficient.
+        unroll: take a client's local steps again, instead of one along the mean gradient.
         orders: of the images over local steps, that are searched with at first.
         evaluations: of the posterior over local steps, once the order is chosen.
     """
@@ -62,6 +63,7 @@ class Bayes(ImageMatching):
 
     steps: Annotated[int, Field(ge=1)] = 1000
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    unroll: bool = True
     orders: Annotated[int, Field(ge=1)] = 24
     evaluations: Annotated[int, Field(ge=1)] = 300
 
@@ -86,7 +88,7 @@ class Bayes(ImageMatching):
     def _steps(self, seen: Observation, task: Task, job: Job) -> SimulatedSteps | None:
         """Those that are taken again, if any."""
         single = seen.kind == "gradient" or seen.knowledge.local_steps in (None, 1)
-        if single or self.over_rounds:
+        if single or not self.unroll or self.over_rounds:
             return None
         if self.adaptive and declared(seen).distortions - {"noise"}:
             return None

@@ -15,7 +15,7 @@ from attacks.observed.declared import declared, granted_noise
 from attacks.observed.factored import Factored
 from attacks.observed.known_labels import known_labels
 from attacks.observed.local_steps import LocalSteps
-from attacks.observed.replay import observed_gradient, replay, step_length
+from attacks.observed.replay import Replay, observed_gradient, replay, step_length
 from attacks.observed.word_rows import noise_variance, standing_out
 from attacks.texts.frames import Frames, Vocabulary, frame, words_of
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
@@ -147,11 +147,17 @@ class TextGroup:
         return Search(matching, vocabulary, lanes, options, self.job, self.prior)
 
     def _model(self) -> Factored:
-        factored = Factored(replay(self.observations[0], self.task, self.job.device))
+        model = replay(self.observations[0], self.task, self.job.device)
+        wanted = {
+            name: parameter
+            for name, parameter in model.parameters.items()
+            if not self.options.layers or any(part in name for part in self.options.layers)
+        }
+        factored = Factored(Replay(self.task, model.network, wanted))
         if not factored.names:
             raise CannotAttack(
                 "no gradient was sent that a text could be matched to",
-                "Freeze less.",
+                "Freeze less, or name other layers.",
             )
         return factored
 

@@ -33,6 +33,8 @@ class TextOptions(Attack):
         proposals: number of orders tried for each sentence in a round.
         substitutions: number of texts tried at the end, each of which has one word replaced, moved
             or both, see ``substituted``; 0, as in the papers, for none.
+        layers: parts of parameter names; only gradients whose name contains one are compared. Empty
+            for all.
         adaptive: use the declared defense: compare signs or the observed support, remove noise.
     """
 
@@ -55,4 +57,5 @@ class TextOptions(Attack):
     discrete_every: Annotated[int, Field(ge=1)] = 75
     proposals: Annotated[int, Field(ge=2)] = 200
     substitutions: Annotated[int, Field(ge=0)] = 0
+    layers: tuple[str, ...] = ()
     adaptive: bool = False

@@ -122,8 +122,7 @@ def test_images_of_steps_come_back_and_not_by_one_gradient(
     task, seen = after(victim, batch, [[0], [1], [1], [0]], learning_rate=0.3)
     attack = Bayes(steps=200, evaluations=200, orders=4)
     (recovered,) = attack.reconstruct([seen], task, [rng()], Job())
-    unknown = replace(seen, knowledge=seen.knowledge.model_copy(update={"training": None}))
-    (single,) = attack.reconstruct([unknown], task, [rng()], Job())
+    (single,) = replace(attack, unroll=False).reconstruct([seen], task, [rng()], Job())
     grey = float((batch.inputs - 0.5).square().mean())
     assert error(recovered.guess, batch) < 0.1 * grey < error(single.guess, batch)
     assert recovered.objective is not None

@@ -312,9 +312,29 @@ def test_without_gradients_there_is_nothing_to_match(bert: Victim) -> None:
     none = "the client sent no parameter, hence no gradient to match."
     facts = seen.knowledge.model_copy(update={"labels": (0,), "lengths": (5,)})
     refused(bert, LAMP_COS, replace(seen, received={}, knowledge=facts), none)
-    words = {name: value for name, value in seen.received.items() if "word_embeddings" in name}
-    nothing = "no gradient was sent that a text could be matched to. Freeze less."
-    refused(bert, LAMP_COS, replace(seen, received=words, knowledge=facts), nothing)
+    nothing = "no gradient was sent that a text could be matched to. Freeze less, or name other"
+    refused(bert, replace(LAMP_COS, layers=("word_embeddings",)), seen, nothing)
+    refused(bert, replace(LAMP_COS, layers=("absent",)), seen, nothing)
+
+
+def test_layers_choose_what_is_compared(bert: Victim) -> None:
+    seen, truths = several(bert, [[4], [2]])
+    guesses = attack(bert, replace(LAMP_COS, layers=("layer.0.", "LayerNorm")), seen)
+    assert mean(guesses, truths) > 0.6
+    # Only what is named plays a part.
+    broken = [
+        replace(
+            each,
+            received={
+                name: torch.zeros_like(value) if "layer.1." in name else value
+                for name, value in each.received.items()
+            },
+        )
+        for each in seen
+    ]
+    search = replace(LAMP_COS, layers=("layer.0.",), steps=3)
+    own, other = attack(bert, search, seen), attack(bert, search, broken)
+    assert [guess.objective for guess in own] == [guess.objective for guess in other]
 
 
 @pytest.mark.slow
