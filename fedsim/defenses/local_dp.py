@@ -63,10 +63,18 @@ class LocalDp(CoveredUpdate):
         apart = 2 * self.clipping_norm
         if not 0 < self.sensitivity < apart:
             return ""
+        from fedsim.accountant import epsilon
+
+        noise = self.std / self.clipping_norm
+        present, other = (
+            epsilon(steps=1, rate=1.0, noise_multiplier=noise, delta=self.delta, replace=replace)
+            for replace in (False, True)
+        )
         return (
             f"a sensitivity of {self.sensitivity:.3g} beside a clip of {self.clipping_norm:.3g} is "
-            f"1/{apart / self.sensitivity:,.0f} of what two updates may differ by: the epsilon of "
-            f"this noise is about {self.epsilon * apart / self.sensitivity:.2g}"
+            f"1/{apart / self.sensitivity:,.0f} of what two updates may differ by: a message "
+            f"of this noise has epsilon {present:.3g} (add or remove one) and {other:.3g} (replace "
+            "one)"
         )
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:

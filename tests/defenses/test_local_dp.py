@@ -36,6 +36,7 @@ def test_a_sensitivity_that_fits_no_clip(clip: float, size: float, share: str) -
     chain = build_chain(({"name": "sign"}, {**local, "sensitivity": size}), "defense")
     assert bool(chain.overclaims) == bool(share)
     assert share in chain.overclaims
+    assert ("(add or remove one) and" in chain.overclaims) == bool(share)
 
 
 def test_local_dp_has_flowers_noise_and_claims_no_epsilon_for_a_run(update: Tensors) -> None:
