@@ -48,8 +48,8 @@ def table(result: ResultFile) -> str:
     body = []
     for line in lines:
         values = [
-            " ".join(row.text(result.columns.digits.get(row.measure, 2)) for row in values_of)
-            if (values_of := cells[line].get(column))
+            " ".join(row.text(result.columns.digits.get(row.measure, 2)) for row in entries)
+            if (entries := cells[line].get(column))
             else DASH
             for column in across
         ]

@@ -67,12 +67,12 @@ class Hits:
 
 
 def exceeds(hits: int, chance: int, draws: int, error: float) -> bool:
-    """Whether ``own`` hits beside ``chance`` ones of ``draws`` null guesses at each are no chance.
+    """Whether ``hits`` beside ``chance`` ones of ``draws`` null guesses at each are no chance.
 
     Where guesses are blind, hits are Poisson with means m and ``draws`` * m. Where chance hits
     nothing, the largest probability of so many over all m,
 
-        max over m of exp(-draws * m) * P(Poisson(m) >= own),
+        max over m of exp(-draws * m) * P(Poisson(m) >= hits),
 
     is at most twice the error: three hits beside one null guess each (.044), two beside two (.039),
     one beside seven (.049). Where it hits something, the share of own hits is tested given their

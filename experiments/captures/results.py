@@ -181,9 +181,9 @@ def apart(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[str]]:
         for note in outcome.notes:
             where.setdefault(note, []).append(outcome.record.key.client)
     alone = [
-        replace(o, guess=o.guess and replace(o.guess, note="; ".join(own)))
+        replace(o, guess=o.guess and replace(o.guess, note="; ".join(single)))
         for o in outcomes
-        for own in [[note for note in o.notes if len(where[note]) == 1]]
+        for single in [[note for note in o.notes if len(where[note]) == 1]]
     ]
     every, shared = {o.record.key.client for o in outcomes}, dict[str, list[str]]()
     for note, clients in where.items():

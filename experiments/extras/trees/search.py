@@ -155,10 +155,8 @@ class _Step:
         deadline: float,
     ) -> None:
         rates, self.is_logistic = (facts.eta, facts.penalty), victim.head.is_logistic
-        self.grown, self.deadline = (
-            leaves_of(cells, victim, grown, rates, facts.rows or 1),
-            deadline,
-        )
+        self.grown = leaves_of(cells, victim, grown, rates, facts.rows or 1)
+        self.deadline = deadline
         self.added = [
             (added[tree], leaves_of(cells, victim, int(tree), rates, facts.rows or 1))
             for tree in np.flatnonzero(added)
