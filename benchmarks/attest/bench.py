@@ -24,7 +24,7 @@ from benchmarks.attest.leakage_value import TABLES, compared
 from benchmarks.attest.liars import LIARS, LOCAL, OPACUS, SOUND, sgd
 from benchmarks.certificate_draws import MODELS, certified, first_parts, observed
 from docs.measured import RESULTS, made_here
-from experiments.attest.claims import Declared
+from experiments.attest.claims import Declared, noise_of
 from experiments.attest.findings import Part
 from experiments.attest.guard import Guard
 from experiments.attest.reply import attest
@@ -93,7 +93,7 @@ def named(clients: int) -> Iterator[dict[str, Any]]:
                 yield _row(case, network, "named right", right, clients)
                 untold = sum(not each.defenses for each in seen)
                 yield _row(case, network, "not told", untold, clients)
-                if sigma := claims[0].noise(sent[0])[0]:
+                if sigma := noise_of(claims[0].chain.defenses[0], sent[0])[0]:
                     values = [each["noise"].value or 0.0 for each in seen]
                     near = sum(abs(value / sigma - 1) <= 0.05 for value in values)
                     yield _row(case, network, "sigma within 5 %", near, clients)

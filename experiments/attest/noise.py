@@ -102,7 +102,7 @@ def at_most(values: Tensor, slack: Tensor | float = 0.0) -> float:
 
     Args:
         values: of one tensor, any shape.
-        slack: by how much rounding may have made each smaller.
+        slack: by how much each may have been larger; infinite where nothing of it was left.
     """
     sizes = (values.abs() + slack).flatten().double()
     count = len(sizes)
@@ -132,15 +132,6 @@ def _by_waves(values: Tensor, slack: Tensor | float) -> Iterator[float]:
 def _quantile(place: int, count: int) -> float:
     """Of a standard normal entry's size, below which the k-th smallest of n hardly ever is."""
     return math.sqrt(2) * max(float(erfinv(beta.ppf(CHANCE, place, count - place + 1))), 1e-300)
-
-
-def bounds(seen: Observation) -> dict[str, float]:
-    """The most noise of each tensor, the wire's rounding allowed for."""
-    return {
-        name: at_most(value, wire_step(value, seen.received[name]))
-        for name, value in seen.update().items()
-        if value.numel()
-    }
 
 
 def wire_step(value: Tensor, received: Tensor) -> Tensor:
@@ -278,13 +269,13 @@ def _drowned(update: Tensors) -> Iterator[Null]:
     large = [v.flatten() for v in update.values() if v.numel() >= MANY]
     whole = torch.cat(large) if large else torch.zeros(1)
     size = float(whole.square().mean())
-    for value in large:
+    for value in large if size else ():
         error = (24 / len(value)) ** 0.5
         kurtosis = float(value.pow(4).mean() / value.square().mean().clamp(min=1e-300) ** 2)
         alike = abs(float(value.square().mean()) / size - 1) < _MISFIT * (2 / len(value)) ** 0.5
         if abs(kurtosis - 3) > _MISFIT * error or not alike:
             return
-    if len(large) > 1:
+    if len(large) > 1 and size:
         name = max(update, key=lambda each: update[each].numel())
         yield _null(name, "all large tensors, which are of one Gaussian", whole, 0.0)
 

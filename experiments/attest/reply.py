@@ -16,13 +16,11 @@ from attacks.observed.readings import FULL_SHARE, HALVES, read
 from attacks.observed.running_statistics import facts_shown
 from experiments.attest.findings import OPEN, Attested, Finding, Part, State
 from experiments.attest.noise import MANY, Null, head_of, made_up
-from experiments.attest.seen import TIED, Reply, most_of
+from experiments.attest.seen import FEWEST, TIED, Reply, living, most_of
 from experiments.captures.update import Update
 from fedsim.knowledge import MULTIPLES
 from fedsim.types import Tensors
 
-_FEWEST = 64
-"""Entries of a tensor from which a share of them is told."""
 _LEAST_KEPT = 0.04
 """Size of the hundredth smallest entry in median sizes, from which the largest were kept: a tenth
 of the entries left out leaves .1, and random ones .01. Twice misses percentiles in weights."""
@@ -31,8 +29,6 @@ _OWN_ZEROS = 0.005
 _HALF = 0.5
 """Share of zeros, chosen by no size, that no unit without a slope explains. A quarter takes what
 digits of weights lack for pruning; more misses zeros at random."""
-_DIGITS = 10.0
-"""Half steps of the wire below the hundredth smallest entry, from which rounding makes no zeros."""
 _LEVELS = 1e4
 """Digits of the wire to the largest change, from which a grid of 127 steps shows."""
 _CUT = 0.005
@@ -61,7 +57,7 @@ def attest(victim: Update) -> Attested:
         'absent'
     """
     seen = victim.observation
-    reply = Reply(victim, victim.task.model(seen.sent))
+    reply = Reply(victim)
     broken = not all(bool(value.isfinite().all()) for value in reply.update.values())
     if broken or not any(bool(value.any()) for value in reply.update.values()):
         why = "NaN or infinite values" if broken else "the client did not move"
@@ -149,26 +145,17 @@ def _sparsity(reply: Reply) -> Finding:
 
 
 def _unexplained(reply: Reply, name: str) -> Tensor:
-    """Zeros that neither rounding, nor silent rows or columns, explain."""
-    value, zero = reply.update[name], reply.update[name] == 0
-    if value.count_nonzero() < _FEWEST or read(value).step:
-        return torch.zeros_like(zero)
-    sizes = value[~zero].abs()
-    least = float(sizes.kthvalue(-(-len(sizes) // 100)).values)
-    return zero & (_DIGITS * reply.steps[name] < least) & _living(value)
+    """Zeros of a tensor of which a share is told, and that a grid does not explain."""
+    value = reply.update[name]
+    if value.count_nonzero() < FEWEST or read(value).step:
+        return torch.zeros_like(value, dtype=torch.bool)
+    return reply.left_out(name)
 
 
 def _share(masks: Mapping[str, Tensor], update: Tensors) -> float:
     """Share of zeros in the rows and columns that moved."""
-    alive = sum(int(_living(update[name]).sum()) for name in masks)
+    alive = sum(int(living(update[name]).sum()) for name in masks)
     return sum(int(mask.sum()) for mask in masks.values()) / max(alive, 1)
-
-
-def _living(value: Tensor) -> Tensor:
-    moved = value != 0
-    if value.dim() < 2:
-        return torch.ones_like(moved)
-    return (moved.any(1, keepdim=True) & moved.any(0, keepdim=True)).expand_as(moved)
 
 
 def _dense(reply: Reply) -> set[str]:
@@ -178,7 +165,7 @@ def _dense(reply: Reply) -> set[str]:
         return set(reply.update)
     made = made_up(task, reply.network)
     flat = {name: value.flatten(1) if value.dim() > 2 else value for name, value in made.items()}
-    zeros = {k: (v == 0) & _living(v) for k, v in flat.items() if k in reply.update}
+    zeros = {k: (v == 0) & living(v) for k, v in flat.items() if k in reply.update}
     return {k for k, mask in zeros.items() if float(mask.double().mean()) < _OWN_ZEROS}
 
 
@@ -190,7 +177,7 @@ def _may_hide_zeros(reply: Reply) -> bool:
     modules = reply.network.named_modules()
     tables = {f"{name}.weight" for name, each in modules if isinstance(each, nn.Embedding)}
     masks = {name: value.abs() <= reply.steps[name] for name, value in reply.update.items()}
-    masks |= {name: masks[name] & _living(reply.update[name]) for name in tables & masks.keys()}
+    masks |= {name: masks[name] & living(reply.update[name]) for name in tables & masks.keys()}
     matrices = [mask.double().mean() for mask in masks.values() if mask.dim() > 1]
     whole = torch.cat([mask.flatten() for mask in masks.values()]).double().mean()
     return float(max([whole, *matrices])) > 1 - FULL_SHARE
@@ -204,7 +191,7 @@ def _cut(reply: Reply) -> Finding:
     tops = {name: reply.largest(name, largest) for name in reply.update}
     count, moved = sum(int(top.sum()) for top in tops.values()), reply.update.values()
     share = count / sum(int(value.count_nonzero()) for value in moved)
-    if share >= _CUT and count >= _FEWEST and sum(map(_rows, tops.values())) >= TIED:
+    if share >= _CUT and count >= FEWEST and sum(map(_rows, tops.values())) >= TIED:
         text = f"entries were cut at {largest:.4g}, {share:.1%} of those that are not zero"
         return _finding("cut", "present", text, value=largest, proven=True)
     if any(map(reply.tied, reply.update)):
@@ -222,6 +209,8 @@ def _noise(reply: Reply) -> Finding:
     least = min(reply.bounds.values(), default=math.inf)
     loud = [null for null in reply.nulls if not null.silent]
     quiet = [null for null in reply.nulls if null.silent]
+    if math.isinf(least) or (reply.masked and _sparsity(reply).state == "present"):
+        return _finding("noise", "open")
     if loud and not quiet:
         return _measured(loud, most)
     if loud:
@@ -233,7 +222,8 @@ def _noise(reply: Reply) -> Finding:
     if quiet:
         text = f"no noise in {quiet[0].what}"
         return _finding("noise", "absent", text, value=0.0, high=least, proven=True)
-    text = f"at most {least:.3g} in every tensor, and {most:.3g} in any"
+    text = f"at most {least:.3g} in every tensor"
+    text += f", and {most:.3g} in any" if math.isfinite(most) else ""
     return _finding("noise", "open", text, high=least)
 
 

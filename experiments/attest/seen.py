@@ -10,9 +10,10 @@ from statistics import median
 
 from torch import Tensor, nn
 
-from attacks.observed.readings import EQUAL_MAGNITUDE
-from experiments.attest.noise import MANY, Null, bounds, nulls, rounding, wire_step
+from attacks.observed.readings import EQUAL_MAGNITUDE, read
+from experiments.attest.noise import MANY, Null, at_most, nulls, rounding, wire_step
 from experiments.captures.update import Update
+from fedsim.knowledge import MULTIPLES
 from fedsim.store.capture import Observation
 from fedsim.types import Tensors
 
@@ -26,6 +27,12 @@ TIED = 4
 """Entries of a tensor's largest size, and rows that hold them, from which a cut may have made them.
 Noise makes no two entries equal, and a constant input makes those of a row. Of the
 134, half leaves a cut open in 10 more, and twice denies one in 1 more."""
+FEWEST = 64
+"""Entries of a tensor from which a share of them, or a grid, is told."""
+_DIGITS = 10.0
+"""Half steps of the wire below the hundredth smallest entry, from which rounding makes no zeros."""
+_MASKED = 1e-3
+"""Share of zeros from which they were made after any noise, which has none."""
 _NEAR = 0.01
 """Share of an entry's size, up to which rounding of weights leaves those of a cut beside it. Half
 and twice judge the 134 alike."""
@@ -37,11 +44,14 @@ class Reply:
 
     Attributes:
         victim: the reply.
-        network: as broadcast.
     """
 
     victim: Update
-    network: nn.Module
+
+    @cached_property
+    def network(self) -> nn.Module:
+        """As broadcast."""
+        return self.victim.task.model(self.seen.sent)
 
     @property
     def seen(self) -> Observation:
@@ -63,16 +73,71 @@ class Reply:
 
     @cached_property
     def bounds(self) -> dict[str, float]:
-        """The most noise that each tensor can carry."""
-        return bounds(self.seen)
+        """The most noise that each tensor can carry, whatever made zeros, signs or a cut later."""
+        return self.most_noise()
+
+    def most_noise(self, *, kept_largest: bool = False) -> dict[str, float]:
+        """Likewise; zeros may be known to have been smaller than what a tensor kept."""
+        return {k: at_most(v, self._slack(k, kept_largest)) for k, v in self.update.items()}
+
+    def _slack(self, name: str, kept_largest: bool) -> Tensor:
+        """By how much each entry may have been larger before what was done to it last."""
+        value, slack = self.update[name], self.steps[name]
+        zero, sizes = value == 0, value.abs()
+        top = self.largest(name, float(sizes.max()))
+        if self.masked:
+            least = float(sizes[~zero].min()) if kept_largest and not zero.all() else math.inf
+            slack = slack.where(~zero, slack + least)
+        if self.signed:
+            slack = slack.masked_fill(~zero, math.inf)
+        elif not self.adam and int(top.sum()) >= TIED:
+            slack = slack.masked_fill(top, math.inf)
+        # A grid of so few entries is not seen.
+        return slack + math.inf if self.on_grid and int((~zero).sum()) < FEWEST else slack
+
+    @cached_property
+    def on_grid(self) -> bool:
+        """Whether most entries lie on the grid of their tensor."""
+        return not self.one_size and most_of(self.update, lambda k: bool(read(self.update[k]).step))
+
+    @cached_property
+    def masked(self) -> bool:
+        """Whether entries were left out one by one: noise has no zeros."""
+        alive = sum(int(living(value).sum()) for value in self.update.values())
+        return sum(int(self.left_out(k).sum()) for k in self.update) > _MASKED * alive
+
+    def left_out(self, name: str) -> Tensor:
+        """Zeros that neither rounding, nor silent rows or columns, explain."""
+        value, zero = self.update[name], self.update[name] == 0
+        if bool(zero.all()):
+            return ~zero
+        sizes = value[~zero].abs()
+        least = float(sizes.kthvalue(-(-len(sizes) // 100)).values)
+        return zero & (_DIGITS * self.steps[name] < least) & living(value)
+
+    @cached_property
+    def signed(self) -> bool:
+        """Whether signs are all that is left of the entries, as no known step of Adam explains."""
+        known = self.seen.knowledge
+        if known.optimizer in MULTIPLES or known.learning_rate is None:
+            return self.one_size
+        longest = max(float(value.abs().max()) for value in self.update.values())
+        return self.one_size and longest > (1 + _NEAR) * known.learning_rate
 
     @cached_property
     def nulls(self) -> list[Null]:
-        """Null directions, without those that hold more than the whole tensor allows."""
+        """Null directions, without those that hold more than the whole tensor allows.
+
+        Where entries were changed after any noise, those in which nothing stands are left.
+        """
         task, even = self.victim.task, self.adam or self.one_size
         known = nulls(self.seen, task, self.network, even=even)
-        least = {n.where: math.inf if self.tied(n.where) else n.interval[0] for n in known}
-        return [n for n in known if n.silent or least[n.where] <= self.bounds[n.where]]
+        return [n for n in known if n.silent or self._sounds(n)]
+
+    def _sounds(self, null: Null) -> bool:
+        if self.masked or self.signed or self.tied(null.where):
+            return False
+        return null.interval[0] <= self.bounds[null.where]
 
     @cached_property
     def one_size(self) -> bool:
@@ -134,3 +199,11 @@ def most_of(update: Tensors, holds: Callable[[str], bool]) -> bool:
     """Whether tensors with most of the entries that moved have it."""
     sizes = {name: value.numel() for name, value in update.items() if bool(value.any())}
     return bool(sizes) and 2 * sum(n for k, n in sizes.items() if holds(k)) > sum(sizes.values())
+
+
+def living(value: Tensor) -> Tensor:
+    """Entries of the rows and columns that moved."""
+    moved = value != 0
+    if value.dim() < 2:
+        return moved.any().expand_as(moved)
+    return (moved.any(1, keepdim=True) & moved.any(0, keepdim=True)).expand_as(moved)

@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.attest.clients import reply
 from experiments.attest.claims import Declared
+from experiments.attest.findings import Part
 from experiments.attest.noise import at_most
 from experiments.attest.reply import attest
 from experiments.attest.rounds import Federation, attest_all
@@ -21,6 +22,8 @@ LOCAL: dict[str, Any] = {
     **{"epsilon": 10.0, "delta": 1e-5},
 }
 SIGMA = 0.969
+CLIP: dict[str, Any] = {"name": "clip", "norm": 1.0}
+PRUNED: tuple[dict[str, Any], ...] = (CLIP, {"name": "prune", "fraction": 0.9})
 CLOSE = [
     ("lenet", 1, "adam"),
     pytest.param("tiny-bert", 0, "sgd", marks=pytest.mark.slow),
@@ -133,6 +136,57 @@ def test_norms_that_lie_close_and_those_of_steps_of_adam_are_no_clipping(
     assert attest_all(victims).clip.state == "open"
 
 
+LATER: dict[str, tuple[Part, dict[str, Any]]] = {
+    "sign": ("signs", {"name": "sign"}),
+    "prune keep=0.1": ("sparsity", {"name": "prune", "fraction": 0.9}),
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize("client", [0, 1])
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("lenet", "mlp"),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("resnet20", "tiny-bert")),
+    ],
+)
+def test_what_comes_after_the_noise_makes_no_liar(model: str, client: int, later: str) -> None:
+    part, table = LATER[later]
+    victim, liar = (reply(model, client, each, table) for each in (LOCAL, CLIP))
+    shown = attest(victim)
+    alone, chain = (Declared.parse(text) for text in (SOUND, f"{SOUND} + {later}"))
+    for claim, reason in ((alone, shown[part].text), (chain, f"before {table['name']}")):
+        answer = claim.held(victim, shown)
+        assert answer.word == "not told"
+        assert any(reason in each for each in answer.reasons)
+        # A row of zeros contradicts noise before signs, too.
+        words = {"refuted", "not told"} if part == "signs" else {"refuted"}
+        assert claim.held(liar, attest(liar)).word in words
+
+
+def test_parts_of_a_claim_are_held_against_what_follows_them() -> None:
+    rounded = {"name": "quantize", "kind": "int8"}
+    victim = reply("lenet", 1, LOCAL, rounded)
+    for text in (SOUND, f"{SOUND} + quantize kind=int8"):
+        assert held(text, victim).held[1].word == "consistent"
+    assert held(f"{SOUND} + prune fraction=0.9", victim).refuted
+    assert held("clip norm=0.1 + prune keep=0.1", reply("lenet", 1, *PRUNED)).refuted
+    coarse = {"name": "quantize", "kind": "qsgd", "levels": 1}  # makes what it keeps longer
+    assert not held(SOUND, reply("lenet", 1, LOCAL, coarse)).refuted
+
+
+def test_pruned_noise_of_two_rounds_is_no_copy() -> None:
+    first, second = (reply("lenet", client, LOCAL, PRUNED[1], round_=2) for client in (1, 2))
+    assert not held(SOUND, first, second).refuted
+
+
+def test_large_tensors_of_zeros_hold_no_noise() -> None:
+    victim = reply("mlp", 0)
+    moved = {k: v * (v.numel() < 1000) for k, v in victim.observation.received.items()}
+    assert held(SOUND, changed(victim, **moved)).refuted
+
+
 def test_one_claim_about_another_defense_is_refuted() -> None:
     assert held("sign", reply("lenet", 1)).refuted
     assert not held("sign", reply("lenet", 1, {"name": "sign"})).refuted
@@ -140,7 +194,12 @@ def test_one_claim_about_another_defense_is_refuted() -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("spam", "is no defense"), ("local_dp 1", "has no name"), ("clip norm=x", "norm")],
+    [
+        ("spam", "is no defense"),
+        ("clip norm=1 + spam", "is no defense"),
+        ("local_dp 1", "has no name"),
+        ("clip norm=x", "norm"),
+    ],
 )
 def test_a_claim_that_cannot_be_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
