@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,17 @@ FAKES = Path(__file__).parent / "fakes"
 """A folder that looks like an installed package with attacks of its own."""
 
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked ``some(n)`` each n-th case runs every time; the others are slow."""
+    places: Counter[str] = Counter()
+    for item in items:
+        mark, test = item.get_closest_marker("some"), item.nodeid.partition("[")[0]
+        if mark is not None and places[test] % mark.args[0]:
+            item.add_marker(pytest.mark.slow)
+        places[test] += 1
 
 
 def _seed() -> None:
@@ -104,18 +116,12 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Cell, Path]:
 
     found: dict[Cell, Path] = {}
     image = merge(IMAGES, {"task": {"image_size": 16}})
+    normalised = {"task": {"model": "resnet20"}, "federation": {"train_mode": True}}
     bases: dict[Cell, dict[str, Any]] = {
         "image": image,
         "linear": merge(image, {"name": "small-linear", "task": {"model": "mlp"}}),
         "patches": merge(image, {"name": "small-patches", "task": {"model": "vit"}}),
-        "normalised": merge(
-            image,
-            {
-                "name": "small-normalised",
-                "task": {"model": "resnet20"},
-                "federation": {"train_mode": True},
-            },
-        ),
+        "normalised": merge(image, {"name": "small-normalised", **normalised}),
         "text": TEXT,
         "language": merge(TEXT, {"name": "small-language", "task": {"model": "tiny-gpt2"}}),
     }

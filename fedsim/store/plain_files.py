@@ -120,8 +120,7 @@ def _descriptor(path: Path, flags: int) -> int:
 
 
 def _check_size(path: str | Path, size: int) -> None:
-    text = os.fspath(path).endswith(_TEXTS)
-    if size > (MOST_TEXT if text else memory()):
+    if size > MOST_TEXT and (os.fspath(path).endswith(_TEXTS) or size > memory()):
         raise _too_large(path, size)
 
 

@@ -52,6 +52,7 @@ def test_flips_default_is_refuted_by_its_own_numbers_in_one_line() -> None:
     )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("model", ["lenet", "tiny-bert"])
 def test_an_honest_client_is_consistent(model: str) -> None:
     seen = held(SOUND, *(reply(model, client, LOCAL) for client in range(3)))
@@ -206,6 +207,7 @@ def test_a_claim_that_cannot_be_is_refused(text: str, said: str) -> None:
         Declared.parse(text)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("steps", [0, 5])
 def test_uniform_noise_is_refuted_where_no_null_direction_has_samples(steps: int) -> None:
     rng, width = torch.Generator().manual_seed(0), SIGMA * 12**0.5

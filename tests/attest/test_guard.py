@@ -40,6 +40,7 @@ def guarded(
     return note
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("table", [None, CLIP, WEAK])
 @pytest.mark.parametrize("count", [1, 8])
 @pytest.mark.parametrize("model", ["lenet", "mlp", "resnet20", "tiny-bert", "tiny-gpt2"])

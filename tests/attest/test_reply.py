@@ -16,6 +16,7 @@ from experiments.attest.noise import at_most
 from fedsim.types import Batch
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("steps", [0, 1, 5])
 @pytest.mark.parametrize("model", ["lenet", "mlp", "resnet20", "tiny-bert", "tiny-gpt2"])
@@ -69,6 +70,7 @@ def test_a_grid_is_read_from_weights_and_not_denied_where_their_digits_hide_it(m
     assert fedsim.attest(coarse)["grid"].state == "open"
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("model", ["lenet", "tiny-bert", "tiny-gpt2"])
 @pytest.mark.parametrize("std", [1e-4, 0.3])
 def test_the_size_of_noise_is_read_within_5_percent(model: str, std: float) -> None:
@@ -130,6 +132,7 @@ WIRES: dict[str, Any] = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("model", ["lenet", "tiny-bert"])
 @pytest.mark.parametrize("change", [_pruned, _clamped])

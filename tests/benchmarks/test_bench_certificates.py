@@ -21,6 +21,7 @@ def drawn() -> list[DrawnCertificate]:
     return [*draws(4 * len(MODELS))]
 
 
+@pytest.mark.slow
 def test_no_wrong_guess_is_certified(drawn: list[DrawnCertificate]) -> None:
     assert [d for d in drawn if d.wrong] == []
     tried = {kind for d in drawn for kind in d.tried}

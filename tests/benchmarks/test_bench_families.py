@@ -29,6 +29,7 @@ def test_every_family_has_a_shape() -> None:
     assert set(SHAPES) == set(FAMILIES)
 
 
+@pytest.mark.some(3)
 @every
 def test_the_table_says_what_the_network_is(family: str) -> None:
     case, facts = FamilyCase.of(family), FAMILIES[family]
@@ -64,6 +65,7 @@ def normalises_last(network: nn.Module, block: nn.Module) -> bool:
     return bool((spread - 1).abs().max() < 0.01)
 
 
+@pytest.mark.some(3)
 @every
 def test_the_factored_gradient_is_that_of_autograd(family: str) -> None:
     row = oracle(FamilyCase.of(family))
@@ -74,6 +76,7 @@ def test_the_factored_gradient_is_that_of_autograd(family: str) -> None:
     assert row.share > (0.9 if FAMILIES[family].positions == "relative" else 0.9999)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     "family",
     [

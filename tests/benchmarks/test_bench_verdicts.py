@@ -9,6 +9,7 @@ from docs.measured import ResultFile
 RUNS = 25
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("kind", NULLS)
 @pytest.mark.parametrize(("attacks", "clients"), [(1, 16), (5, 8)])
 def test_attacks_that_read_nothing_are_hardly_called(kind: str, attacks: int, clients: int) -> None:

@@ -22,6 +22,7 @@ def observations(cell: Cell) -> list[Observation]:
     return [cell.captures.load(key) for key in cell.captures.keys()]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 @pytest.mark.parametrize("model", ["tiny-bert", "tiny-gpt2"])
 def test_adapters_alone_are_sent_and_change(model: str, protocol: str, make_run: Make) -> None:
@@ -52,6 +53,7 @@ def test_adapters_alone_are_sent_and_change(model: str, protocol: str, make_run:
     assert all(finding.relative_error < 1e-5 for finding in checkup.findings)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 def test_defenses_work_on_adapters(protocol: str, make_run: Make) -> None:
     federation = {"protocol": protocol, "clients": 1, "rounds": 1, "learning_rate": 1.0}

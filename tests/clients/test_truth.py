@@ -16,6 +16,7 @@ SIX = {"clients": 6, "rounds": 3}
 COHORTS = {**SIX, "secure_aggregation": 3}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("changes", "kept"),
     [

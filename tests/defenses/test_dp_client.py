@@ -97,6 +97,7 @@ def test_rounds_are_paid_for_and_captures_replay(protocol: str, make_run: Make) 
     assert max(replies) < 3
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "defense",
     [

@@ -286,6 +286,7 @@ def test_a_budget_that_was_not_turned_into_noise_is_named() -> None:
         budget.epsilon_after(Schedule(1.0, 1, 1))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 def test_utility_rows_tell_epsilon_so_far_and_captures_replay(
     protocol: str, make_run: Make

@@ -73,6 +73,7 @@ def test_a_result_made_again_is_stale_no_more(monkeypatch: pytest.MonkeyPatch) -
     assert "Stale" not in tables.source(MNIST, "mnist-dlg")
 
 
+@pytest.mark.slow
 def test_a_change_planted_in_an_attack_turns_its_file_stale(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

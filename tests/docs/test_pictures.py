@@ -20,6 +20,7 @@ def finished(make_run: Make, base: dict[str, object]) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_pictures_of_images(make_run: Make) -> None:
     run = finished(make_run, IMAGES)
     examples = read_gallery(run.root)

@@ -224,6 +224,7 @@ def only_honest(folder: Path) -> bool:
     return clients.count(HOSTILE) + counted == ROUNDS and len(clients) + counted == 3 * ROUNDS
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", HOSTILE_REPLIES)
 def test_a_hostile_reply_neither_stops_nor_changes_the_training(name: str, tmp_path: Path) -> None:
     hostile = HOSTILE_REPLIES[name]
@@ -357,6 +358,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("run", [federate, federate_old])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_ends_the_capturing_and_not_the_training(

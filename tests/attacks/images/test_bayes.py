@@ -83,7 +83,7 @@ def test_images_of_coefficients() -> None:
 def test_recovers_the_images_of_a_batch(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(2, 6, 1)
     task, seen = victim(batch)
-    (recovered,) = Bayes(steps=400).reconstruct([seen], task, [rng()], Job())
+    (recovered,) = Bayes(steps=250).reconstruct([seen], task, [rng()], Job())
     assert sorted(recovered.guess.labels.tolist()) == [1, 6]
     order = recovered.guess.labels.argsort(descending=True)
     grey = float((batch.inputs - 0.5).square().mean())
@@ -93,12 +93,13 @@ def test_recovers_the_images_of_a_batch(victim: Victim, pictures: Pictures) -> N
     assert recovered.objective == pytest.approx(expected, rel=1e-2, abs=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "defense",
     [
         {"name": "gaussian_noise", "std": 0.1},
-        pytest.param({"name": "sign"}, marks=pytest.mark.slow),
-        pytest.param({"name": "prune", "fraction": 0.99}, marks=pytest.mark.slow),
+        {"name": "sign"},
+        {"name": "prune", "fraction": 0.99},
     ],
 )
 def test_knowing_the_defense_the_update_is_read_as_by_equations(
@@ -118,11 +119,12 @@ def test_knowing_the_defense_the_update_is_read_as_by_equations(
     assert own < error(Inverting(steps=300, adaptive=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "defense",
     [
         {"name": "sign", "stage": "sample"},
-        pytest.param({"name": "prune", "fraction": 0.9, "stage": "sample"}, marks=pytest.mark.slow),
+        {"name": "prune", "fraction": 0.9, "stage": "sample"},
     ],
 )
 def test_each_example_of_a_batch_is_defended(
@@ -159,7 +161,7 @@ def test_noise_about_signs_is_not_fitted(
     seen = replace(
         seen, knowledge=seen.knowledge.model_copy(update={"auxiliary": True, "labels": (6,)})
     )
-    attack = Bayes(steps=400, adaptive=True)
+    attack = Bayes(steps=200, adaptive=True)
     (recovered,) = attack.reconstruct([seen], task, [rng()], Job(auxiliary=lambda: rows))
     error = float((recovered.guess.inputs - batch.inputs).square().mean())
     assert error < 0.3 * float((rows.inputs.mean(0) - batch.inputs).square().mean())
@@ -170,7 +172,7 @@ def test_a_guess_stays_within_what_pixels_can_be(victim: Victim, pictures: Pictu
     saturated = Batch(((batch.inputs - 0.5) * 3 + 0.5).clamp(0, 1), batch.labels)
     assert float(((saturated.inputs == 0) | (saturated.inputs == 1)).float().mean()) > 0.2
     task, seen = defended(victim, saturated, ({"name": "prune", "fraction": 0.9},))
-    attack = Bayes(steps=300, adaptive=True)
+    attack = Bayes(steps=100, adaptive=True)
     (recovered,) = attack.reconstruct([seen], task, [rng()], Job())
     assert 0 <= float(recovered.guess.inputs.min()) <= float(recovered.guess.inputs.max()) <= 1
     loss = matching_loss(replay(seen, task, torch.device("cpu")), seen, adaptive=True)
@@ -202,7 +204,7 @@ def test_a_lane_is_one_restart_of_one_victim(victim: Victim, pictures: Pictures)
     batches = [pictures(1, 6), pictures(1, 2, seed=1), pictures(2, 3, 3, seed=2)]
     seen = [victim(batch, client=i)[1] for i, batch in enumerate(batches)]
     task = victim(batches[0])[0]
-    attack = Bayes(steps=30, restarts=2, lanes=3)
+    attack = Bayes(steps=10, restarts=2, lanes=3)
     together = attack.reconstruct(seen, task, [rng(i) for i in range(3)], Job())
     for i, recovered in enumerate(together):
         (alone,) = attack.reconstruct([seen[i]], task, [rng(i)], Job())

@@ -70,6 +70,7 @@ CLIP = {"name": "clip", "norm": 0.5}
 STILL = {"name": "gaussian_noise", "std": 0.0, "stage": "sample"}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("step_size", "first"), [(None, (STILL,)), (0.5, ())])
 def test_only_an_adaptive_attack_recovers_from_a_clipped_update(
     victim: Victim,
@@ -171,6 +172,7 @@ def test_restarts_replace_a_start_that_runs_away(
     assert len(first) == len(second) == 25
 
 
+@pytest.mark.slow
 def test_grey_start_inverts_two_images(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(2, 6, 3, size=32)
     task, seen = victim(batch)
@@ -212,7 +214,7 @@ def test_batch_and_its_labels(victim: Victim, pictures: Pictures) -> None:
 def test_granted_labels_are_used_unless_joint(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 6, channels=1), labels=(4,))
     guesses = {
-        option: DLG(steps=20, labels=option).reconstruct([seen], task, [rng()], Job())[0]
+        option: DLG(steps=8, labels=option).reconstruct([seen], task, [rng()], Job())[0]
         for option in ("auto", "joint")
     }
     assert {option: g.guess.labels.item() for option, g in guesses.items()} == {

@@ -188,6 +188,7 @@ def test_signs_give_more_to_those_who_know_them_and_a_prior(
     assert first < 0.3 * min(others)
 
 
+@pytest.mark.slow
 def test_knowing_the_defense_both_stages_maximise_a_posterior(
     victim: Victim, pictures: Pictures, auxiliary: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def test_total_variation() -> None:
     assert total_variation(edge) == total_variation(edge.mT) == 4 / 16
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("step_size", [None, 0.1])
 def test_recovers_an_image(victim: Victim, pictures: Pictures, step_size: float | None) -> None:
     batch = pictures(1, 6)
@@ -72,23 +73,18 @@ def test_guess_does_not_depend_on_the_group(victim: Victim, pictures: Pictures) 
     seen = [victim(batch, client=i)[1] for i, batch in enumerate(batches)]
     task = victim(batches[0])[0]
     rngs = [rng(i) for i in range(3)]
-    together = Inverting(steps=80, restarts=2, lanes=3).reconstruct(seen, task, rngs, Job())
+    together = Inverting(steps=20, restarts=2, lanes=3).reconstruct(seen, task, rngs, Job())
     assert [recovered.guess.labels.tolist() for recovered in together] == [[6], [2], [3, 3]]
     for i, recovered in enumerate(together):
-        (alone,) = Inverting(steps=80, restarts=2).reconstruct([seen[i]], task, [rng(i)], Job())
-        # Eighty steps multiply what sums in another order round, on some processors to .002.
+        (alone,) = Inverting(steps=20, restarts=2).reconstruct([seen[i]], task, [rng(i)], Job())
+        # Steps multiply what sums in another order round, eighty on some processors to .002.
         torch.testing.assert_close(alone.guess.inputs, recovered.guess.inputs, atol=5e-3, rtol=0)
     assert not torch.allclose(together[0].guess.inputs, together[1].guess.inputs, atol=0.1)
 
 
 @pytest.mark.parametrize(
     "defense",
-    [
-        {"name": "prune", "fraction": 0.9},
-        {"name": "sign"},
-        {"name": "gaussian_noise", "std": 0.1},
-        {"name": "freeze_embeddings"},
-    ],
+    [{"name": "prune", "fraction": 0.9}, {"name": "sign"}, {"name": "gaussian_noise", "std": 0.1}],
 )
 def test_adaptive_runs_with_each_defense(
     victim: Victim, pictures: Pictures, defense: dict[str, object]
@@ -104,7 +100,7 @@ def test_adaptive_matches_a_pruned_update_better(victim: Victim, pictures: Pictu
     pruned: Tensors = Prune(fraction=0.9).on_update(seen.received, rng())
     seen = replace(seen, received=pruned)
     plain, adaptive = (
-        Inverting(steps=150, adaptive=flag).reconstruct([seen], task, [rng()], Job())[0]
+        Inverting(steps=80, adaptive=flag).reconstruct([seen], task, [rng()], Job())[0]
         for flag in (False, True)
     )
     assert plain.objective is not None
@@ -280,6 +276,7 @@ def test_each_example_passes_the_defense_alone(victim: Victim, pictures: Picture
         torch.testing.assert_close(value, mean, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("chain", [(SIGN,), (PRUNE,)])
 def test_who_knows_the_defense_sees_more(
     victim: Victim, pictures: Pictures, chain: tuple[dict[str, object], ...]
@@ -297,6 +294,7 @@ def test_who_knows_the_defense_sees_more(
     assert errors[1] < (batch.inputs - 0.5).square().mean()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_rounding_to_bytes_hides_nothing(
     victim: Victim, pictures: Pictures, adaptive: bool

@@ -115,6 +115,7 @@ def test_a_place_is_taken_earlier_or_later(victim: Victim, pictures: Pictures) -
     assert len(moved) == 12
 
 
+@pytest.mark.slow
 def test_images_of_steps_come_back_and_not_by_one_gradient(
     victim: Victim, pictures: Pictures
 ) -> None:

@@ -27,6 +27,7 @@ def measured(prepared: Tensors) -> Tensor:
     return torch.cat([prepared[name].flatten() for name in names])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "attack",
     [

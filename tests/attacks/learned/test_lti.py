@@ -274,12 +274,11 @@ def test_tokens_are_read_as_they_were_written() -> None:
     assert output.layers(6, 2)(torch.zeros(3, 6)).shape == (3, 2, 5, 4)
 
 
-@pytest.mark.parametrize("bins", [1.0, 0.3])
 def test_the_network_adds_to_the_mean_image_and_to_its_start(
-    victim: Victim, rows: Batch, sent: Callable[..., tuple[Task, Tensors]], bins: float
+    victim: Victim, rows: Batch, sent: Callable[..., tuple[Task, Tensors]]
 ) -> None:
     task, weights = sent(victim)
-    attack = LTI(width=128, epochs=8, patience=8, updates=32, bins=bins)
+    attack = LTI(width=128, epochs=8, patience=8, updates=32, bins=0.3)
     private, public = rows[280:], rows[100:280]
     seen = [client(task, weights, private[i]) for i in range(20)]
     prepared = attack.prepare(seen[0], task, owning(public), 0)
@@ -297,6 +296,7 @@ def test_the_network_adds_to_the_mean_image_and_to_its_start(
     assert [own.guess.labels.tolist() for own in recovered] == private.labels[:, None].tolist()
 
 
+@pytest.mark.slow
 def test_tokens_of_a_language_model_beyond_the_usual_ones() -> None:
     text = load_rows("sentences", "public[:208]", modality="text")
     config = TaskConfig(model="transformer3", dataset="sentences", max_length=6)

@@ -41,6 +41,7 @@ def trained(rows: Batch) -> tuple[Task, Tensors]:
     return task, state(network)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize(
     ("plan", "tables"),
@@ -96,6 +97,7 @@ def reconstruct(
     )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "tables", [(), ({"name": "gaussian_noise", "std": 0.1},), ({"name": "sign", "scale": "mean"},)]
 )
@@ -161,11 +163,12 @@ def test_the_leave_one_out_error_is_that_of_fits_without_each_update() -> None:
     assert float(torch.stack(errors).mean()) == pytest.approx(scales.error, rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attack", "bound"),
     [
         (Ridge(), 0.75),
-        pytest.param(LTI(width=64, epochs=32, updates=32), 0.95, marks=pytest.mark.slow),
+        (LTI(width=64, epochs=32, updates=32), 0.95),
     ],
     ids=["ridge", "lti"],
 )

@@ -211,6 +211,7 @@ def test_an_undefended_update_is_attacked_alike(bert: Victim) -> None:
     assert [guess.objective for guess in plain] == [guess.objective for guess in aware]
 
 
+@pytest.mark.slow
 def test_pruned_updates_give_more_to_those_who_know(bert: Victim) -> None:
     seen, truths = several(bert, SINGLE[:2], PRUNE)
     aware = mean(attack(bert, replace(LAMP_COS, adaptive=True), seen), truths)

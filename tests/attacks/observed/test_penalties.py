@@ -87,6 +87,7 @@ def gradient_of(client: Any, count: int) -> Update:
     return fedsim.Update.of(model, gradients=gradients, loss=loss, **facts)  # type: ignore[no-any-return]
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("scale", [0.5, 1, 2])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(
@@ -131,6 +132,7 @@ def test_a_penalty_of_the_loss_is_named() -> None:
         assert "its loss holds a penalty on the weights; pass it without" in guess.note
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("scale", [0.5, 1, 2])
 @pytest.mark.parametrize("count", [1, 2])
 def test_smoothed_labels_are_named(
@@ -163,6 +165,7 @@ def test_closed_form_keeps_the_image_under_smoothed_labels() -> None:
     assert fedsim.score(guess, truth=images(1)).mean("psnr") > 60
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "scale", [1, *(pytest.param(scale, marks=pytest.mark.slow) for scale in (0.5, 2))]
 )

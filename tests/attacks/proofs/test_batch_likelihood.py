@@ -37,6 +37,7 @@ def with_two_words_exchanged(batch: Batch) -> Batch:
     return Batch(inputs, labels, batch.mask)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("defenses", [(), (NOISE,), (TOP,), (SIGNS,)])
 @pytest.mark.parametrize("model", ["bert", "gpt2"])
 def test_the_private_texts_are_the_likeliest(

@@ -66,6 +66,7 @@ def changed(ids: list[list[int]], seed: int, size: int) -> list[list[int]]:
     return other
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("model", "defense"),
     [
@@ -137,6 +138,7 @@ def test_nothing_is_said_where_noise_hides_words(gpt2: Victim) -> None:
 FEDAVG: dict[str, Any] = {"protocol": "fedavg", "learning_rate": 0.01}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("federation", "facts", "expected"),
     [
@@ -204,6 +206,7 @@ def test_models_from_the_hub(model: str, data: str) -> None:
     assert false == 0
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("std", "mixed", "level"),
     [(5e-4, False, "consistent"), (5e-4, True, "guess"), (4e-3, False, "guess")],

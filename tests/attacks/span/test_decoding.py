@@ -84,6 +84,7 @@ def test_the_first_step_of_adam_is_decoded(gpt2: Victim) -> None:
     assert overlap(guess, lines(truth)) > 0.3
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_guess(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([5], FROZEN, NOISE)
     first, second = (
@@ -196,6 +197,7 @@ def test_non_negative_least_squares() -> None:
     assert torch.equal(non_negative(torch.zeros(3, 3), nothing), nothing)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("defense", "apart"), [(NOISE, 0.5), (HALF, 0.2)])
 def test_a_sentence_shows_in_what_the_others_leave(
     gpt2: Victim, defense: dict[str, object], apart: float

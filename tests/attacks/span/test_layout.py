@@ -79,6 +79,7 @@ def encoded(family: str, row: int) -> list[int]:
     return ids
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("starts", "ends"), [(0, 0), (0, 1), (1, 1), (2, 1), (1, 0)])
 @FAMILIES
 def test_start_and_end_tokens(family: str, starts: int, ends: int) -> None:
@@ -94,6 +95,7 @@ def need_blind_padding(family: str) -> None:
         pytest.skip(f"{family} of transformers before {least} does not mask what padding sees")
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("count", [1, 2])
 @FAMILIES
@@ -140,6 +142,7 @@ def test_more_tokens_than_attacks_look_for(family: str) -> None:
     assert guess.confidence == ("certified",)
 
 
+@pytest.mark.some(3)
 @FAMILIES
 def test_a_run_of_one_token_is_no_sentence(family: str) -> None:
     guess = attacked(family, [[*encoded(family, A)[:1] * 4, END]])
@@ -187,6 +190,7 @@ def padded(lines: list[list[int]], size: int, fill: int) -> list[list[int]]:
     return [line + [fill] * (size - len(line)) for line in lines]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -236,6 +240,7 @@ def rising(logits: Tensor, ids: Tensor) -> Tensor:
     return (losses * torch.linspace(0.5, 1, losses.shape[1])).mean()
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("loss", [each_mean, smoothed, rising])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_losses_that_weigh_tokens(family: str, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -252,6 +257,7 @@ def test_losses_that_weigh_tokens(family: str, loss: Callable[[Tensor, Tensor], 
     assert guess.confidence == ("certified", "certified")
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("ends", [0, 1])
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -52,6 +52,7 @@ def labelled(batch: Batch) -> Counter[tuple[tuple[int, ...], int]]:
     return Counter((tuple(line), label) for line, label in pairs)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("rows", [[0], [2], [5], [3, 4]])
 def test_sentences_of_an_encoder(
@@ -98,6 +99,7 @@ def test_the_clock_ends_a_search_within_its_work_budget_unfinished(bert: Victim)
     assert "work budget" not in guess.note
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("defenses", [(FROZEN,), ()])
 @pytest.mark.parametrize("rows", [[0], [7], [3, 4], [20, 21, 22, 23]])
 def test_sentences_of_a_causal_model(
@@ -196,7 +198,8 @@ def test_another_gradient_certifies_nothing(bert: Victim, gpt2: Victim) -> None:
         assert guess.confidence == ("in_span",)
 
 
-@pytest.mark.parametrize("model", ["bert", pytest.param("gpt2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["bert", "gpt2"])
 def test_dropout_is_not_certified(model: str, request: pytest.FixtureRequest) -> None:
     victim = request.getfixturevalue(model)
     seen, _ = victim.capture([5], FROZEN, train_mode=True)
@@ -261,6 +264,7 @@ def test_layers_that_are_missing_are_named(gpt2: Victim) -> None:
     assert set(run(gpt2, alone).confidence or ()) == {"guess"}
 
 
+@pytest.mark.slow
 def test_one_block_of_a_classifier_is_too_few() -> None:
     rows = load_rows("sentences", "train", modality="text")
     task = make_task(TaskConfig(model="tiny-bert", dataset="sentences"), rows)

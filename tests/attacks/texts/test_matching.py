@@ -74,6 +74,7 @@ def check(objective: TextObjective, case: Setting, ranks: list[int], tolerance: 
             assert (slopes[place] - slope).norm() < tolerance * slope.norm()
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize(("model", "kind", "shape"), GRID)
 def test_equals_the_double_backward(
@@ -92,15 +93,7 @@ def test_equals_the_double_backward_in_single_precision(name: str) -> None:
     check(objective, case, [0] if objective.needs_coordinates else [16, 0], 1e-4)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        "electra",
-        "roberta",
-        "distilbert",
-        "mpnet",
-    ],
-)
+@pytest.mark.parametrize("model", ["electra", "roberta", "distilbert", "mpnet"])
 def test_other_families(model: str) -> None:
     for name in ("cosine", "l2l1"):
         case = setting(model, CLASSIFY, OBJECTIVES[name], (3, 1, 3), torch.float64)
@@ -232,6 +225,7 @@ def test_victims_may_predict_unequally_many_tokens_where_scale_is_free(name: str
     check(objective, case, [16], 1e-9)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("chosen", [slice(1, 3), slice(0, 1)])
 @pytest.mark.parametrize("name", ["cosine", "l2", "support-cosine", "tanh"])
 def test_only_some_victims(name: str, chosen: slice) -> None:
@@ -263,12 +257,7 @@ def test_nothing_but_the_words_was_sent() -> None:
     assert model.names == frozenset()
 
 
-@pytest.mark.parametrize(
-    ("model", "kind"),
-    [
-        *CASES[:5],
-    ],
-)
+@pytest.mark.parametrize(("model", "kind"), CASES)
 def test_token_ids_of_the_batch_are_not_read(model: str, kind: TaskKind) -> None:
     objective = OBJECTIVES["cosine"]
     case = setting(model, kind, objective, (1, 1, 3), torch.float64)
@@ -281,30 +270,12 @@ def test_token_ids_of_the_batch_are_not_read(model: str, kind: TaskKind) -> None
     torch.testing.assert_close(matching(case.guess, case.batch), values[1], rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cosine",
-        "l2",
-        "l2l1",
-        "support-cosine",
-        "support-l2",
-        "support-l2l1",
-        "tanh",
-    ],
-)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_tensor_received_as_zero(name: str) -> None:
     zeroed(name, "layer.0.attention.self.query.weight", "layer.1.output.dense.bias")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cosine",
-        "l2",
-        *(own for own in OBJECTIVES if own not in {"cosine", "l2"}),
-    ],
-)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_layers_alike_received_as_zero(name: str) -> None:
     zeroed(name, "intermediate.dense.weight")
 
@@ -324,6 +295,7 @@ def zeroed(name: str, *endings: str) -> None:
     assert (gradient[0, 0] - slope).norm() < 1e-4 * slope.norm()
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("surplus", [60.0, 200.0])
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_finite_where_the_gradient_of_a_guess_vanishes(name: str, surplus: float) -> None:
@@ -332,12 +304,7 @@ def test_finite_where_the_gradient_of_a_guess_vanishes(name: str, surplus: float
     assert slope.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *OBJECTIVES,
-    ],
-)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_guess_without_a_gradient_is_far(name: str) -> None:
     """All sums are those of ``G = 0``; a mean over tensors is 1, as for a random gradient."""
     values, _, seen = saturated(name, 200.0)

@@ -168,6 +168,7 @@ def test_targets_of_a_masked_language_model(masked: Victim) -> None:
     assert whole > sum(in_place(guess, unmasked(truth)) for guess, truth in pairs) + 0.2
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("model", "defense"), LANGUAGE)
 def test_words_of_a_language_model(model: str, defense: DEFENSE) -> None:
     victim = quick("language-modelling", 30 if model == "tiny-gpt2" else 0, model)
@@ -281,6 +282,7 @@ def test_the_note_names_a_missing_prior(bert: Victim, tmp_path: Any) -> None:
         assert attack(bert, search, seen)[0].note == ""
 
 
+@pytest.mark.slow
 def test_a_prior_decides_where_gradients_do_not(bert: Victim, tmp_path: Any) -> None:
     network: Any = transformer.build(GPT2, "language-modelling", 3)
     network.save_pretrained(tmp_path)

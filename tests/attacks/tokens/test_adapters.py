@@ -210,6 +210,7 @@ def blurred(victim: Victim, seen: Observation, reason: str) -> None:
         traces(victim, seen)
 
 
+@pytest.mark.slow
 def test_a_full_first_round_is_guessed_and_said(fresh: Victim) -> None:
     seen, _ = fresh.capture([3, 4])
     guess = run(fresh, seen)

@@ -52,6 +52,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("victim", ["gpt2", "bert"])
 @pytest.mark.parametrize("defenses", [(), (SIGNS,)])
 def test_a_guess_reads_each_tensor_and_the_layers_once(

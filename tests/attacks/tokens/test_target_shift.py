@@ -40,6 +40,7 @@ def shifted(victim: Victim, row: int, shift: int) -> tuple[Observation, Batch]:
     return replace(seen, received=received, kind="gradient"), Batch(ids, truth.labels)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("scale", [0.5, 1, 2])
 @pytest.mark.parametrize("row", [3, 5, 8])
 def test_a_shift_by_two_is_named(

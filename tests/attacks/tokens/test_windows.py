@@ -64,6 +64,7 @@ def update(family: str, rows: tuple[int, ...], noise: float = 0.0, count: int = 
     )
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("rows", [(A,), (A, B)])
 @pytest.mark.parametrize("family", WINDOWS)
 def test_texts_longer_than_a_window(family: str, rows: tuple[int, ...]) -> None:

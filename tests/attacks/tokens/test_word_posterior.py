@@ -30,6 +30,7 @@ def drawn(seed: int, apart: float, size: int = 4000) -> tuple[Tensor, set[int]]:
     return found, set(words.tolist())
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("apart", [2.0, 4.0, 6.0])
 def test_probabilities_are_no_exaggeration(apart: float) -> None:
     said = right = called = 0.0
@@ -93,6 +94,7 @@ def test_the_note() -> None:
     assert many.count(repr(words[0])) == 12
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("rank", [4, 8, 12])
 def test_no_word_is_likely_where_adapters_have_no_room(rank: int) -> None:
     """``B`` is 0 at first, so that ``A x`` alone leaks; a span of all of it holds any word."""
@@ -117,6 +119,7 @@ def traces_of(victim: Victim, seen: Observation) -> SoftTraces:
     return soft_traces(AttackedModel.of(seen, victim.task))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("rank", [4, 8, 16])
 def test_no_word_is_likely_where_adapters_were_merged(rank: int) -> None:
     """``W + B A`` moves along the random rows of ``A``, whatever the inputs are."""

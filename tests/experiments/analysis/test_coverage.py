@@ -72,6 +72,7 @@ def covered(kind: str, clients: int, runs: int) -> tuple[float, float]:
     return held / max(given, 1), given / runs
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clients", [2, 4, 5, 12])
 def test_intervals_cover_or_are_not_given(kind: str, clients: int) -> None:
@@ -99,6 +100,7 @@ def covered_unequal(sizes: tuple[int, ...], correlated: float, runs: int) -> flo
     return held / runs
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("sizes", UNEQUAL)
 @pytest.mark.parametrize("correlated", [0.0, 1.0])
 def test_a_client_with_most_of_the_examples_narrows_no_interval(

@@ -40,6 +40,7 @@ def truths(cell: Cell) -> dict[str, TruthRecord]:
     return {str(key): cell.truth.record(key) for key in cell.captures.keys()}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("case", CASES)
 def test_the_training_is_bit_for_bit_what_it_is_without_probes(case: str, make_run: Make) -> None:
     base, changes = CASES[case]
@@ -61,6 +62,7 @@ def test_the_training_is_bit_for_bit_what_it_is_without_probes(case: str, make_r
     assert records[0].bytes_up == records[1].bytes_up
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 def test_a_probe_has_the_same_rows_in_every_captured_round(protocol: str, make_run: Make) -> None:
     capture = {"rounds": [1, 3], "clients": [2]}

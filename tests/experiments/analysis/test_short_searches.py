@@ -18,7 +18,8 @@ SEARCHES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["texts", pytest.param("images", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SEARCHES)
 def test_a_search_of_one_step_is_no_positive_control(kind: str, make_run: Make) -> None:
     base, name = SEARCHES[kind]
     run = make_run(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from experiments import cli
-from fedsim.models import TEXT_MODELS, transformer
+from fedsim.models import TEXT_MODELS
 from fedsim.store.capture import CaptureStore
 from fedsim.store.files import load_tensors, save_tensors, write_json
 from fedsim.tasks import save_task
@@ -34,29 +34,13 @@ CASES: list[tuple[str, str, str]] = [
     ("attack BARE --model tiny-bert", "tensor 0 has the shape", "Pass the model"),
     ("attack BARE --model T5", "'t5'", "choose another"),
     ("attack BARE --model MAMBA", "'mamba'", "choose another"),
-    (f"attack BARE {GPT2} --tokenizer LONG", "tokens, but the embedding", "clients use"),
     (f"attack BARE {GPT2} --tokenizer no/such", "'no/such'", "Correct the name"),
-    (f"attack BARE {GPT2} --task clasification", "'clasification'", "Did you mean 'classif"),
     (f"attack BARE {GPT2} --task classification", "as the vocabulary has", "Leave task out"),
-    (f"attack BARE {GPT2} --max-length 999", "at most 128", "Lower it"),
-    (f"attack BARE {GPT2} --knows label=[1]", "'label' is no fact", "Did you mean 'labels'"),
-    (f"attack BARE {GPT2} --knows num_examples=0", "0 cannot be", "at least 1"),
-    (f"attack BARE {GPT2} --knows learning_rate=-1", "-1.0 is not positive", "Leave it out"),
     (f"attack BARE {GPT2} --knows eight", "expected key=value", "e.g."),
-    (f"attack BARE {GPT2} --attacks spam", "'spam'", "Did you mean 'span'?"),
-    (f"attack BARE {GPT2} --budget 0", "no time", "above 0"),
     (f"attack BARE {GPT2} --base lenet", "no pretrained weights", "Name a folder"),
-    (f"attack BARE {NET}", "that of Net is not known", "Pass it, for example"),
-    (f"attack BARE {NET} --loss nowhere:loss", "'nowhere:loss' cannot be", "in the folder of"),
-    (f"attack BARE {NET} --loss json:dumps", "fails on one example", "Write a function"),
     (f"attack BARE {NET} --image-shape 1x8x8", "1x8x8", "write numbers, for example 3,32,32"),
-    (f"attack BARE {NET} --loss json:dumps --image-shape 3,8,8", "(3, 8, 8)", "Pass the shape"),
-    (f"attack SWAPPED {GPT2}", "tensor 1 has the shape", "in its order"),
-    (f"attack HALF {GPT2}", "tensor 0 has the shape", "in its order"),
-    ("attack NAN", "values that are NaN", "whose loss is finite"),
     ("attack SAME", "equals what was sent", "Attack another capture"),
     ("attack CUT", "cut or altered", "."),
-    ("attack PARTIAL", "not on the wire", "--base FOLDER"),
     (
         "attack .",
         "no run folder (experiment.toml is missing), no captures",
@@ -99,32 +83,12 @@ def folders(held: Held, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
             record = record.model_copy(update={"sha256": sha256, "order": tuple(ordered)})
             write_json(store.tensors_path(key).with_suffix(".json"), record)
 
-    def swap(tensors: dict[str, torch.Tensor]) -> None:
-        values = list(tensors.values())[::-1]
-        tensors.update(zip(list(tensors), values, strict=True))
-
-    def halve(tensors: dict[str, torch.Tensor]) -> None:
-        for name in list(tensors)[:-9]:
-            del tensors[name]
-
     def same(tensors: dict[str, torch.Tensor]) -> None:
         tensors.update({name: held.before[name].clone() for name in tensors})
 
-    copy("SWAPPED", "BARE", swap)
-    copy("HALF", "BARE", halve)
-    copy("NAN", "NAMED", lambda t: next(iter(t.values())).fill_(float("nan")))
     copy("SAME", "NAMED", same)
     copy("CUT", "NAMED", lambda t: None)
     next(found["CUT"].glob("round-*/*.safetensors")).write_bytes(b"x")
-    copy("PARTIAL", "NAMED", lambda t: None)
-    store = CaptureStore(found["PARTIAL"])
-    few = dict(list(store.load(store.keys()[0]).sent.items())[:3])
-    sha256 = save_tensors(store.root / "models" / "few.safetensors", few)
-    (store.root / "models" / "few.safetensors").rename(store.sent_path(sha256))
-    for key in store.keys():
-        sent = {"sent_sha256": sha256, "sent_order": tuple(few)}
-        record = store.record(key).model_copy(update=sent)
-        write_json(store.tensors_path(key).with_suffix(".json"), record)
     copy("CODE", "BARE", lambda t: None)
     save_task(task_of(Net, loss=loss, image_shape=(1, 8, 8)), found["CODE"])
     found["EMPTY"] = root / "EMPTY"
@@ -133,10 +97,6 @@ def folders(held: Held, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
         found[name.upper()] = root / name
         shutil.copytree(TEXT_MODELS["tiny-gpt2"], root / name)
         (root / name / "config.json").write_text(json.dumps({"model_type": name}))
-    found["LONG"] = root / "long"
-    words = transformer.tokenizer(str(TEXT_MODELS["tiny-bert"]))
-    words.add_tokens([f"<{number}>" for number in range(500)])
-    words.save_pretrained(root / "long")
     return {name: str(path) for name, path in found.items()}
 
 

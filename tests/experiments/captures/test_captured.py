@@ -80,28 +80,26 @@ def test_a_state_dict_is_attacked_and_scored_by_commands(
     assert sentence("truth.unlike", count=2, first=first) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('"num_examples":null', '"num_examples":1'),
-        ('"cohort":1', '"cohort":2'),
-        ('"claimed_examples":7', '"claimed_examples":1'),
-        ('"kind":"weights"', '"kind":"difference"'),
-        ('"sign_open":false', '"sign_open":true'),
-    ],
-)
-def test_an_edited_record_of_a_capture_is_refused(
-    before: str, after: str, held: Held, tmp_path: Path
-) -> None:
+EDITS = {
+    '"num_examples":null': '"num_examples":1',
+    '"cohort":1': '"cohort":2',
+    '"claimed_examples":7': '"claimed_examples":1',
+    '"kind":"weights"': '"kind":"difference"',
+    '"sign_open":false': '"sign_open":true',
+}
+
+
+def test_an_edited_record_of_a_capture_is_refused(held: Held, tmp_path: Path) -> None:
     federate(held, held.model, by_name, tmp_path, model=held.model, tokenizer=held.tokenizer)
     store = CaptureStore(tmp_path / "captures")
     path = store.tensors_path(store.keys()[0]).with_suffix(".json")
     text = path.read_text()
-    assert before in text
-    path.write_text(text.replace(before, after))
     named = re.escape(f"{path}: not a valid CaptureRecord")
-    with pytest.raises(StoreError, match=rf"^{named}.* its seal"):
-        list(fedsim.captured(store.root))
+    for before, after in EDITS.items():
+        assert before in text
+        path.write_text(text.replace(before, after))
+        with pytest.raises(StoreError, match=rf"^{named}.* its seal"):
+            list(fedsim.captured(store.root))
     older = json.loads(text)
     del older["seal"]
     path.write_text(json.dumps(older))

@@ -71,6 +71,7 @@ def momentum(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-4)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("optimizer", [sgd, adamw, momentum])
 @pytest.mark.parametrize("client", [1, 2, 3])
 def test_the_words_that_moved_are_those_of_the_texts(client: int, optimizer: Any) -> None:

@@ -121,6 +121,7 @@ def check(captures: Captured, proven: Callable[[int], bool] = lambda round_: Tru
     return notes
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("sent", [False, True], ids=["never sent", "sent"])
 @pytest.mark.parametrize("layer", ["h", "n"], ids=["personalised head", "FedBN"])
 def test_layers_that_do_not_come_back_are_named(layer: str, sent: bool, tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_the_scored_page_knows_the_steps_that_normalisation_counted(tmp_path: Pa
     for client in range(CLIENTS):
         key = CaptureKey(round=1, client=1000 + client)
         TruthStore(truth).save(key, Batch(rows[client], labels), (0, 1), ((0, 1),))
-    attack_captures(read(folder, knows={"num_examples": 2}), ["inverting"], 3, quiet=True)
+    attack_captures(read(folder, knows={"num_examples": 2}), ["inverting"], 0.5, quiet=True)
     score_captures(folder, truth)
     assert not read_searches(folder / "run")  # nobody has named the code of the network
     text = html.unescape((folder / "run" / "report" / "index.html").read_text("utf-8"))
@@ -202,6 +203,7 @@ def test_the_scored_page_knows_the_steps_that_normalisation_counted(tmp_path: Pa
     assert fact_words("train_mode") not in unknown[1]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("replies", ["difference", "next value", "behind"])
 def test_control_variates_are_taken_out(replies: str, tmp_path: Path) -> None:
     """SCAFFOLD's second round, in which its steps are no gradients any more."""

@@ -47,6 +47,7 @@ def pairs(held: Held, folder: Path, write: Write = safetensors, manifest: str = 
     return folder
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("write", [safetensors, checkpoint, numpy])
 def test_pairs_of_any_format_are_attacked(
     write: Write, held: Held, tmp_path: Path, said: Said

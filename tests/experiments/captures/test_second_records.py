@@ -115,6 +115,7 @@ READ: dict[str, tuple[Callable[..., Tensors], str]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", READ)
 def test_a_record_that_shows_the_gradient_is_read(name: str, tmp_path: Path) -> None:
     """Under Adam the weights tell signs alone: a guess of some 6 dB without the record."""
@@ -148,7 +149,7 @@ def test_nothing_is_said_to_be_hidden_while_tensors_are_unread(tmp_path: Path) -
     }
     for name, beside in unread.items():
         update = victim(tmp_path / name, "sgd", beside, noise=1.0)
-        guess: Guess = fedsim.attack(update, "closed_form", budget=5, quiet=True)
+        guess: Guess = fedsim.attack(update, "closed_form", budget=1, quiet=True)
         assert ("next to nothing" in guess.note) == (name == "alone")
         assert ("were not read" in guess.note) == (name != "alone")
 
@@ -180,5 +181,5 @@ def test_tensors_of_the_models_shapes_that_are_not_read_are_said(
     assert unread.hides
     assert "'other', 4 tensors" in unread.said
     assert "'other' (4 tensors of the model's shapes, not read)" in str(update)
-    guess: Guess = fedsim.attack(update, "spear", quiet=True, budget=5)
+    guess: Guess = fedsim.attack(update, "spear", quiet=True, budget=1)
     assert guess.certified == (True,) or "not read" in guess.note

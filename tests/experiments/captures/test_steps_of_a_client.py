@@ -140,6 +140,7 @@ def plainly(steps: int, make: Any = sgd, **knows: Any) -> Update:
     return replace(update, claimed_examples=BATCH * steps)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("steps", [1, STEPS])
 @pytest.mark.parametrize("knows", [{}, {"lr": RATE}, {"local_steps": 3}])
 def test_a_search_takes_the_length_of_steps_that_nobody_stated(
@@ -185,6 +186,7 @@ def test_an_activation_called_as_a_function_is_a_layer() -> None:
     assert float((guess.images - image).abs().max()) < 1e-4
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("told", [{}, {"optimizer": "sgd"}])
 @pytest.mark.parametrize(
     "make",

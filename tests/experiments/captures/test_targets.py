@@ -116,6 +116,7 @@ def test_labels_of_minus_1_and_1_are_no_classes_of_0_and_1(side: float, loss: An
     assert "times -1" not in guess.note
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("loss", [bce, bce_columns, probability])
 def test_one_output_tells_two_classes(label: int, loss: Any) -> None:
@@ -129,6 +130,7 @@ def test_the_class_of_one_output_may_be_known() -> None:
     assert guess.labels == (1,)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     "loss",
     [
@@ -197,11 +199,7 @@ def one_hot_squares(model: Any, batch: Any) -> Tensor:
 def test_the_input_of_a_first_linear_layer_needs_no_target(client: Any) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 20), nn.ReLU(), nn.Linear(20, 4))
-    value = client(net, Batch(IMAGE, torch.tensor([2])))
-    gradients = list(torch.autograd.grad(value, list(net.parameters())))
-    victim = fedsim.Update.of(
-        net, gradients=gradients, loss=cross_entropy, image_shape=(3, 8, 8), num_examples=1
-    )
+    victim = victim_of(net, cross_entropy, [2], client=client)
     guess = fedsim.attack(victim, "closed_form", quiet=True)
     assert guess.certified == (False,)
     assert fedsim.score(guess, truth=IMAGE).mean("psnr") > 75
@@ -228,9 +226,7 @@ def test_a_batch_of_all_classes_but_one_is_not_turned_round() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 40), nn.ReLU(), nn.Linear(40, 4))
     images = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    value = summed(net, Batch(images, torch.tensor([2, 0, 1])))
-    gradients = list(torch.autograd.grad(value, list(net.parameters())))
-    victim = fedsim.Update.of(net, gradients=gradients, loss=summed, image_shape=(3, 8, 8))
+    victim = victim_of(net, summed, [2, 0, 1], images, num_examples=None)
     assert "turned" not in victim.reading.codes
     guess = fedsim.attack(victim, "spear", quiet=True)
     assert guess.certified == (True, True, True)
@@ -434,16 +430,12 @@ def test_gradients_of_the_opposite_sign_are_turned_round(classes: int, count: in
     def ascent(model: Any, batch: Any) -> Tensor:
         return -cross_entropy(model, batch)
 
-    net = network(classes)
-    value = ascent(net, Batch(IMAGE, torch.tensor([2])))
-    gradients = list(torch.autograd.grad(value, list(net.parameters())))
-    victim = fedsim.Update.of(
-        net, gradients=gradients, loss=cross_entropy, image_shape=(3, 8, 8), num_examples=count
-    )
+    victim = victim_of(network(classes), cross_entropy, [2], client=ascent, num_examples=count)
     assert "turned" in victim.reading.codes
     assert solved(victim).labels == (2,)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("factor", [1.0, -1.0, 2.0, -2.0])
@@ -568,6 +560,7 @@ def test_windows_of_sensors() -> None:
     assert guess.images.min() < 0
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("channels", [1, 2, 5, 13])
 def test_any_number_of_channels_and_no_square(channels: int) -> None:
     torch.manual_seed(2)
@@ -584,9 +577,8 @@ def test_any_number_of_channels_and_no_square(channels: int) -> None:
     assert guess.images.shape == image.shape
 
 
-@pytest.mark.parametrize("attack", ["spear"])
 @pytest.mark.parametrize(("count", "factor"), [(1, 0.5), (3, 1.0), (3, 2.0)])
-def test_rows_of_several_examples(attack: str, count: int, factor: float) -> None:
+def test_rows_of_several_examples(count: int, factor: float) -> None:
     def scaled(model: Any, batch: Any) -> Tensor:
         return factor * cross_entropy(model, batch)
 
@@ -595,7 +587,7 @@ def test_rows_of_several_examples(attack: str, count: int, factor: float) -> Non
     rows = 2 * torch.randn(count, 20, generator=torch.Generator().manual_seed(5))
     labels = [1, 0, 2][:count]
     victim = victim_of(net, cross_entropy, labels, rows, scaled, input_shape=(20,))
-    guess = fedsim.attack(victim, attack, quiet=True)
+    guess = fedsim.attack(victim, "spear", quiet=True)
     assert guess.certified == (True,) * count
     assert fedsim.score(guess, (rows, labels)).mean("mse") < 1e-8
     assert sorted(guess.labels) == sorted(labels)

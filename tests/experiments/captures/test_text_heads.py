@@ -50,6 +50,7 @@ def update(head: str, count: int) -> Update:
     )
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("head", HEADS)
 def test_texts_are_proven_and_no_class_is_named(head: str, count: int) -> None:
@@ -63,6 +64,7 @@ def test_texts_are_proven_and_no_class_is_named(head: str, count: int) -> None:
         assert (rows.confidence, rows.labels) == (("certified",), ())
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("head", HEADS)
 def test_targets_are_read_off_the_head(head: str) -> None:
     targets = dict(zip(TEXTS, HEADS[head][1], strict=True))
@@ -114,6 +116,7 @@ OTHER_HEADS: dict[str, Any] = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("head", OTHER_HEADS)
 def test_the_encoder_alone_tells_the_texts_of_such_heads(head: str) -> None:
     """As their refusal says."""

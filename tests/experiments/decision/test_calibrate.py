@@ -132,6 +132,7 @@ def test_the_chosen_defense_is_an_experiment(calibrated: Path) -> None:
     assert experiment.federation.rounds == 2
 
 
+@pytest.mark.slow
 def test_the_folder_is_a_run(calibrated: Path) -> None:
     from experiments.pipeline import execute
 
@@ -212,12 +213,7 @@ def test_a_mistake_is_one_line(
     assert code == 2
     assert error.count("\n") == 1
     assert message in error
-
-
-def test_too_few_clients_are_refused_before_anything_is_trained(tmp_path: Path, said: Said) -> None:
-    out = tmp_path / "run"
-    assert said("calibrate", write(tmp_path), "--hold", "verbatim=0", "--out", out)[0] == 2
-    assert not out.exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_range_of_a_defense_without_strength(tmp_path: Path, said: Said) -> None:
@@ -248,6 +244,7 @@ def test_nothing_holds_and_everything_holds(tmp_path: Path, said: Said) -> None:
             assert not (out / "calibration" / "chosen.toml").exists()
 
 
+@pytest.mark.slow
 def test_an_attack_that_does_not_work_decides_nothing(tmp_path: Path, said: Said) -> None:
     file = write(tmp_path, attacks=[{"name": "lamp", "steps": 1, "starts": 1, "alpha_lm": 0.0}])
     code, text, _ = said(*arguments(file, tmp_path / "run"), "--quiet")
@@ -285,6 +282,7 @@ def test_another_question_needs_another_folder(calibrated: Path, said: Said) -> 
     assert "another answer" in error
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_is_no_part_of_the_question(calibrated: Path, said: Said) -> None:
     file = calibrated.parent / "small.toml"
     code, _, error = said(*arguments(file, calibrated), "--workers", "1")

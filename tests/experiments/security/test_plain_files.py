@@ -101,6 +101,7 @@ def mine(copied: Path, tmp_path: Path) -> Path:
     return out
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("trick", TRICKS)
 def test_a_trick_is_refused(trick: str, copied: Path, mine: Path, said: Said) -> None:
     try:

@@ -39,7 +39,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "defenses": [{"name": "none"}, DP],
         },
     ),
-    "cohorts": (IMAGES, {"federation": {"clients": 4, "secure_aggregation": 2}, "seeds": [0, 1]}),
+    "cohorts": (IMAGES, {"federation": {"clients": 4, "secure_aggregation": 2}}),
 }
 
 
@@ -142,6 +142,7 @@ def every_file_is_in_the_table(files: Iterable[str]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_a_stage_needs_all_that_it_may_read(make_run: Make, stopped_clock: None) -> None:
     """Without one of the places it ends with an error, or leaves other files."""
     base, changes = CASES["images"]

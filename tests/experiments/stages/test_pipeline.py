@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import sys
 from contextlib import closing
 
 import pytest
@@ -69,3 +71,18 @@ def test_an_attack_stage_that_was_stopped_gives_a_partial_report(make_run: Make)
     assert "partial" not in whole.line()
     assert "Partial: " not in (run.root / "report/index.html").read_text()
     assert {row["status"] for row in scores(run.root)} == {"done"}
+
+
+def test_each_stage_keeps_the_command_that_ran_it(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(IMAGES)
+    for arguments, stages in (["run", "x"], STAGES[:-1]), (["report"], STAGES[-1:]):
+        monkeypatch.setattr(sys, "argv", ["fedsim", *arguments])
+        execute(run, stages, quiet=True)
+    noted = json.loads((run.root / "provenance.json").read_text())
+    assert noted["commands"] == dict.fromkeys(STAGES[:-1], "fedsim run x") | {
+        "report": "fedsim report"
+    }
+    assert noted["devices"] == {stage: ["cpu"] for stage in STAGES}
+    assert noted["commits"].keys() == noted["seconds"].keys() == set(STAGES)

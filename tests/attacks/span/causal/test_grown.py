@@ -42,6 +42,7 @@ def tuned(model: str, table: dict[str, Any]) -> tuple[TextTask, Batch, Observati
     return task, batch, Observation(key, weights, gradient, "gradient", known)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", [*TABLES, *OTHERS])
 @pytest.mark.parametrize("model", ["tiny-gpt2", "tiny-bert"])
 def test_candidates_share_the_gradient_of_what_was_sent(model: str, name: str) -> None:
@@ -58,6 +59,7 @@ def test_candidates_share_the_gradient_of_what_was_sent(model: str, name: str) -
     assert wrong < found
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", TABLES)
 def test_what_was_sent_is_named(name: str) -> None:
     task, _, seen = tuned("tiny-gpt2", TABLES[name])

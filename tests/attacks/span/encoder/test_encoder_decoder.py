@@ -39,6 +39,7 @@ def decoded(victim: Victim, rows: list[int], *defenses: dict[str, object]) -> tu
     return guess.guess, truth
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("row", "defenses"), [(3, ()), (17, (NOISE,))])
 def test_a_sentence(bert: Victim, row: int, defenses: tuple[dict[str, object], ...]) -> None:
     """Its words alone: rounding decides which class is likelier, the wrong one for most rows."""

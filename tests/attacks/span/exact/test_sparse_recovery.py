@@ -69,6 +69,7 @@ def test_a_pursuit_is_done_with_the_true_rows_alone() -> None:
     assert float(begun.shares(atoms[:1], begun.directions)[0]) == 0
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("row", [0, 1])
 def test_a_sentence_has_more_tokens_than_the_adapters_have_rank(row: int) -> None:
     victim = adapted("tiny-gpt2", 5, 20, max_length=14)
@@ -80,6 +81,7 @@ def test_a_sentence_has_more_tokens_than_the_adapters_have_rank(row: int) -> Non
     assert run(victim, adam).note != NOTE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "data", "rows", "least"),
     [
@@ -111,6 +113,7 @@ def test_adapters_of_rank_four_tell_sentences(
     assert proven >= least
 
 
+@pytest.mark.slow
 def test_contexts_are_no_longer_than_sentences_may_be() -> None:
     victim = adapted("tiny-gpt2", 5, 20, max_length=14)  # shorter than most random contexts
     seen, truth = victim.capture([3, 4])
