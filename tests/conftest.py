@@ -32,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a test marked ``some(n)`` each n-th case runs every time; the others are slow."""
     places: Counter[str] = Counter()
     for item in items:
-        mark, test = item.get_closest_marker("some"), item.nodeid.partition("[")[0]
-        if mark is not None and places[test] % mark.args[0]:
+        test = item.nodeid.partition("[")[0]
+        if any(places[test] % mark.args[0] for mark in item.iter_markers("some")):
             item.add_marker(pytest.mark.slow)
         places[test] += 1
 

@@ -10,6 +10,7 @@ from attacks.base import Attack, Job, Reconstruction
 from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
+from tests.attacks.images.cases import rng
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,6 @@ class Single(Attack):
         assert job.prepared is not None
         pixel = torch.rand(1, generator=rng) + job.prepared["shift"]
         return Reconstruction(Batch(pixel, torch.tensor([observation.key.client])))
-
-
-def rng(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_a_guess_of_one_observation_makes_an_attack(

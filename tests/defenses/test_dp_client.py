@@ -16,12 +16,8 @@ from fedsim.errors import ConfigError
 from fedsim.magnitudes import squared_norm
 from fedsim.types import Tensors
 from tests.apps.cases import IMAGES, Make, simulate
+from tests.defenses.cases import rng
 from tests.gaussian import DELTA, analytic_gaussian
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
 
 UPDATE: Tensors = {
     "w": torch.randn(200, 200, generator=rng(1)),

@@ -7,10 +7,7 @@ import torch
 
 from fedsim.defenses.quantize import Quantize
 from fedsim.types import Tensors
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.defenses.cases import rng
 
 
 def update() -> Tensors:

@@ -20,13 +20,10 @@ from fedsim.magnitudes import squared_norm
 from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
+from tests.attacks.images.cases import rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("step_size", [None, 0.5])

@@ -22,6 +22,7 @@ from attacks.observed.same_rows import ALONE
 from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch
+from tests.attacks.images.cases import rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
@@ -32,10 +33,6 @@ CPU = torch.device("cpu")
 def _unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The searches are short, and would mostly give way to the prior."""
     monkeypatch.setattr("attacks.images.image_matching.guarded", lambda found, *_: found)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def rounds(

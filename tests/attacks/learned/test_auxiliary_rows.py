@@ -24,6 +24,7 @@ from fedsim.tasks import make_task
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch
+from tests.attacks.learned.cases import rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 
@@ -43,10 +44,6 @@ def test_classes_of_other_data_are_drawn(
     assert batch.labels.bincount().tolist() == pytest.approx([100] * 4, rel=0.3)
     assert torch.equal(with_classes(rows, task, 0).labels, batch.labels)
     assert torch.equal(with_classes(rows, task, 1).labels, batch.labels) == kept
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def images(count: int = 300) -> Batch:

@@ -21,14 +21,11 @@ from attacks.observed.replay import Replay, replay
 from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
+from tests.attacks.learned.cases import rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
 CPU = torch.device("cpu")
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture

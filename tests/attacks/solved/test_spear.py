@@ -30,13 +30,10 @@ from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task, state
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch, Rows, Tensors
+from tests.attacks.images.cases import rng
 
 KEY = CaptureKey(round=1, client=0)
 FIRST = "body.1.weight"
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @dataclass

@@ -18,13 +18,10 @@ from fedsim.knowledge import Knowledge
 from fedsim.store.capture import CaptureKey, Kind, Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
+from tests.attacks.images.cases import rng
 from tests.attacks.victims import Victim, lines, overlap, trained
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def rounds(
