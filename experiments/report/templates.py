@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from types import CodeType
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
@@ -23,7 +21,7 @@ from fedsim.records import shown
 from fedsim.visible import visible
 
 if TYPE_CHECKING:
-    from jinja2 import BytecodeCache, Environment
+    from jinja2 import Environment
 
 SHARED = ("layout.html.j2", "macros.html.j2", "report.css")
 SCRIPT = files("experiments.report").joinpath("report.js").read_text("utf-8")
@@ -92,7 +90,6 @@ def environment(package: str, *templates: str) -> Environment:
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,
-        bytecode_cache=_compiled(),
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -106,24 +103,6 @@ def environment(package: str, *templates: str) -> Environment:
         for each in (data_uri, duration, mark, sentence, shade, show, shown, text_of, title, words)
     }
     return pages
-
-
-@cache
-def _compiled() -> BytecodeCache:
-    """What templates were compiled to in this process: each page has an environment of its own."""
-    from jinja2 import BytecodeCache
-    from jinja2.bccache import Bucket
-
-    codes: dict[tuple[str, str], CodeType | None] = {}
-
-    class Compiled(BytecodeCache):
-        def load_bytecode(self, bucket: Bucket) -> None:
-            bucket.code = codes.get((bucket.key, bucket.checksum))
-
-        def dump_bytecode(self, bucket: Bucket) -> None:
-            codes[bucket.key, bucket.checksum] = bucket.code
-
-    return Compiled()
 
 
 def _shown(value: object) -> object:
