@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.linalg.lapack import dposv
+from scipy.linalg.lapack import dposv, sposv
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -44,10 +44,10 @@ TESTS: tuple[Test, ...] = ("exact", "rows", "words", "statistics")
 _KEPT = 512
 """Inputs of a layer that are noted; with more, the layer's rank tells nothing."""
 _EXACT = 0.05
-"""Share of a change outside of the span of its inputs, below which a guess can be borne out; proofs
-take .01."""
-_RIDGE = 1e-11
-"""Of the inputs' squares, by which equal ones keep their products invertible."""
+"""Share of a change outside of its inputs' span that still bears a guess out; proofs take .01."""
+_RIDGE, _COARSE, _MANY = 1e-11, 1e-6, 64
+"""Of the inputs' squares, by which equal ones keep their products invertible, in float64 and, of
+more inputs than the third, in float32."""
 _NEAR = 0.05
 """Relative distance of a unit's ratio from an input that gives the input away, 26 dB. Twice finds
 rows in 3 more of the 72."""
@@ -147,8 +147,7 @@ class _Layer:
 
     def copy(self) -> None:
         """What it was given may be written over after the step."""
-        fresh = self.inputs[self.copied :]
-        self.inputs[self.copied :] = [each.clone() for each in fresh]
+        self.inputs[self.copied :] = [each.clone() for each in self.inputs[self.copied :]]
         self.copied = len(self.inputs)
 
     def forget(self) -> None:
@@ -323,6 +322,8 @@ def _some(value: Array | Tensor) -> Array:
 
 def _rows(value: Array | Tensor, rows: Rows = ALL, *, transposed: bool = False) -> Array:
     """Some of them, on the CPU in float32."""
+    if isinstance(value, Tensor) and value.dtype == torch.float32 and not value.is_cuda:
+        value = value.detach().numpy()
     part = value[:, rows].T if transposed else value[rows]
     if isinstance(part, Tensor):
         part = part.detach().float().cpu().numpy()
@@ -330,8 +331,8 @@ def _rows(value: Array | Tensor, rows: Rows = ALL, *, transposed: bool = False) 
 
 
 def _is_asked(module: nn.Module) -> bool:
-    known = isinstance(module, nn.Linear | nn.Embedding) or _transposed(module)
-    return known and any(p.requires_grad for p in module.parameters(recurse=False))
+    held = [p for p in module._parameters.values() if p is not None and p.requires_grad]
+    return bool(held) and (isinstance(module, nn.Linear | nn.Embedding) or _transposed(module))
 
 
 def _transposed(module: nn.Module) -> bool:
@@ -348,8 +349,7 @@ def _outside(layer: _Layer, change: Change) -> float:
     """Share of the change of some units that the layer's inputs do not span.
 
     Of inputs ``X`` and a change ``W``, both by rows, what the rows span of it has the squared norm
-    ``tr(W X' (X X')^-1 X W')``: the matrix to invert is as large as there are inputs. More columns
-    than that are taken by a stride, as many as show noise.
+    ``tr(W X' (X X')^-1 X W')``. Columns are taken by a stride, as many as show noise.
     """
     height, width = layer.shape
     units = slice(None, None, -(-height // _UNITS))
@@ -358,17 +358,17 @@ def _outside(layer: _Layer, change: Change) -> float:
     if asked < width:
         columns = np.arange(asked) * _PRIME % width
         weight, inputs = weight[:, columns], inputs[:, columns]
-    inputs = inputs.astype(np.float64)
+    many = len(inputs) > _MANY
+    inputs = inputs if many else inputs.astype(np.float64)
     products, shared = inputs @ inputs.T, inputs @ weight.T
-    products.flat[:: len(products) + 1] += _RIDGE * products.trace()
-    _, solved, failed = dposv(products, shared)
+    products.flat[:: len(products) + 1] += (_COARSE if many else _RIDGE) * products.trace()
+    _, solved, failed = (sposv if many else dposv)(products, shared)
     whole = float(np.vdot(weight, weight))
-    if not whole or failed:  # inputs of zeros span nothing
-        return 1.0
-    inside = float(np.vdot(shared, solved))
+    # Inputs of zeros span nothing.
+    inside = float(np.vdot(shared, solved)) / whole if whole and not failed else 0.0
     # Noise is seen in what inputs leave free, a smaller part of these columns than of all.
     beyond = (1 - layer.share) / (1 - layer.count / asked)
-    return math.sqrt(max(0.0, beyond * (1 - inside / whole)))
+    return math.sqrt(max(0.0, beyond * (1 - inside)))
 
 
 def _ratio_is_an_input(layer: _Layer, change: Change) -> bool:
