@@ -93,7 +93,7 @@ def waits(attack: Attack, task: Task, seen: Observation) -> int:
     ("name", "options", "most"),
     [
         ("inverting", {}, 0),
-        ("dlg", {}, 2),
+        pytest.param("dlg", {}, 2, marks=pytest.mark.slow),
         pytest.param("lamp", {"starts": 1, "alpha_lm": 0.0}, 5, marks=pytest.mark.slow),
     ],
 )

@@ -209,5 +209,5 @@ def test_the_tutorials_attack_runs(make_run: Make, monkeypatch: pytest.MonkeyPat
     mine = defined("tutorial/own-attack.md", monkeypatch).ClassMean
     monkeypatch.setitem(attacks.ATTACKS, "class_mean", mine)
     run = make_run({**MINE, "attacks": [{"name": "class_mean"}, {"name": "prior_only"}]})
-    outcome = execute(run, STAGES, quiet=True)
+    outcome = execute(run, STAGES[:3], quiet=True)
     assert outcome.statuses == {"done": 8}

@@ -245,14 +245,14 @@ def spoil(run: Path, name: str, kind: str, place: int, other: str) -> None:
         path.write_bytes(b"" if kind == "empty" else data)
 
 
-@pytest.mark.parametrize("count", [16, pytest.param(1000, marks=pytest.mark.slow)])
-def test_any_spoilt_file(count: int, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_any_spoilt_file(finished: Path, tmp_path: Path) -> None:
     """Named in one line, or made again as it was."""
     names, seen = sorted(files_of(finished)), Counter[str]()
     expected = {command: results(finished, command) for command in _COMMANDS}
     run = tmp_path / "run"
 
-    @options(count)
+    @options(1000)
     @given(faults(names), st.sampled_from(_COMMANDS))
     def check(fault: tuple[str, str, int, str], command: str) -> None:
         shutil.rmtree(run, ignore_errors=True)

@@ -125,6 +125,7 @@ def check(line: str, where: str, value: str, fix: str) -> None:
     assert fix in line[len("fedsim: ") + len(where) :], line
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("change", "where", "value", "fix"), OPTIONS, ids=[o[0] for o in OPTIONS])
 def test_a_wrong_option(
     change: str,
@@ -163,6 +164,7 @@ def test_what_python_cannot_parse(
     assert len(line) < 200
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("command", "where", "value", "fix"), COMMANDS, ids=[command[0] for command in COMMANDS]
 )

@@ -70,6 +70,7 @@ def merged(task: Task, weights: Tensors) -> Tensors:
     return {name: value for name, value in plain.items() if not is_adapter(name)}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("model", TINY)
 def test_only_adapters_are_trained_and_a_head(model: str) -> None:
     for head in (True, False):

@@ -189,6 +189,7 @@ def plain_search(
     return sorted(done, key=lambda found: -found[1])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("rows", [[3], [4, 5, 6]])
 def test_same_sentences_as_a_plain_search(gpt2: Victim, rows: list[int]) -> None:
     network = gpt2.task.model(gpt2.sent)

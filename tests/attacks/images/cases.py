@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from attacks.base import Reconstruction
 from fedsim.defenses import build_chain
 from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
@@ -17,6 +18,11 @@ Victim = Callable[..., tuple[Task, Observation]]
 
 def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def error(found: Reconstruction, batch: Batch) -> float:
+    """Mean squared error of the pixels."""
+    return float((found.guess.inputs - batch.inputs).square().mean())
 
 
 def defended(

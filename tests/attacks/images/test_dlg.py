@@ -20,7 +20,7 @@ from fedsim.magnitudes import squared_norm
 from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
-from tests.attacks.images.cases import rng
+from tests.attacks.images.cases import error, rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
@@ -56,11 +56,6 @@ def attacked(task: Task, seen: Observation, steps: int) -> tuple[Reconstruction,
         for own in (False, True)
     )
     return oblivious, adaptive
-
-
-def error(found: Reconstruction, batch: Batch) -> float:
-    """Mean squared error of the pixels."""
-    return float((found.guess.inputs - batch.inputs).square().mean())
 
 
 CLIP = {"name": "clip", "norm": 0.5}

@@ -82,6 +82,7 @@ def test_latents_beyond_the_rows_do_nothing(rows: Tensor) -> None:
     assert torch.equal(again.linear.weight, model.linear.weight)
 
 
+@pytest.mark.slow
 def test_a_variational_generator_makes_what_it_has_not_seen() -> None:
     draw = rng(3)
     corners = torch.rand(300, 1, 3, 3, generator=draw)

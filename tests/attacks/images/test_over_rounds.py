@@ -22,7 +22,7 @@ from attacks.observed.same_rows import ALONE
 from fedsim.store.capture import CaptureKey, Observation
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch
-from tests.attacks.images.cases import rng
+from tests.attacks.images.cases import error, rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
@@ -77,10 +77,6 @@ def attack(
 ) -> list[Reconstruction]:
     rngs = [rng(observation.key.round) for observation in seen]
     return Inverting(over_rounds=True, **options).reconstruct(seen, task, rngs, job or Job())
-
-
-def error(guess: Reconstruction, batch: Batch) -> float:
-    return float((guess.guess.inputs - batch.inputs).square().mean())
 
 
 def test_the_loss_is_the_mean_over_rounds_at_their_own_weights(

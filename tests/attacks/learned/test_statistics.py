@@ -117,6 +117,7 @@ def test_single_images_come_back_from_a_trained_network_under_any_defense(
     assert note == ""
 
 
+@pytest.mark.slow
 def test_of_a_batch_its_mean_image_comes_back(trained: tuple[Task, Tensors], rows: Batch) -> None:
     private, public = rows[260:], rows[100:260]
     order = torch.randperm(40, generator=rng())  # in a row, four images have one of each class

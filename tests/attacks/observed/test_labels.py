@@ -175,6 +175,7 @@ SIGN_EACH = {"name": "sign", "stage": "sample"}
 PRUNE_EACH = {"name": "prune", "stage": "sample"}
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     "defense", [SIGN_EACH, {**PRUNE_EACH, "fraction": 0.5}, {**PRUNE_EACH, "fraction": 0.99}]
 )

@@ -25,6 +25,7 @@ from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task, state
 from fedsim.tasks.given import task_of
 from fedsim.types import Batch
+from tests.attacks.images.cases import error
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
@@ -34,10 +35,6 @@ def invert(task: Task, seen: Observation, auxiliary: Batch | None = None) -> Rec
     job = Job() if auxiliary is None else Job(auxiliary=lambda: auxiliary)
     (recovered,) = ClosedForm().reconstruct([seen], task, [torch.Generator().manual_seed(0)], job)
     return recovered
-
-
-def error(found: Reconstruction, batch: Batch) -> float:
-    return float((found.guess.inputs - batch.inputs).square().mean())
 
 
 def exact(task: Task, seen: Observation, batch: Batch) -> Observation:

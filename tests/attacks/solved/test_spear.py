@@ -221,6 +221,7 @@ def test_an_image_that_stands_twice(mlp: Victim) -> None:
     assert certified(guess) == {"certified"}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("share", "expected"), [(1e-3, 4), (1e-5, 3), (1e-8, 3)])
 def test_a_faint_image_has_no_certificate_unless_it_is_exact(
     mlp: Victim, share: float, expected: int

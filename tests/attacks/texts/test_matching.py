@@ -86,6 +86,7 @@ def test_equals_the_double_backward(
     check(objective, case, [0] if objective.needs_coordinates else [16, 0], 1e-9)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_equals_the_double_backward_in_single_precision(name: str) -> None:
     objective = OBJECTIVES[name]
@@ -173,6 +174,7 @@ def at_the_truth(
     return float(values[0].detach()), float(values[1:].detach().min())
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("model", "kind"), CASES)
 def test_zero_at_the_truth(model: str, kind: TaskKind) -> None:
     for name in ("cosine", "support-cosine"):

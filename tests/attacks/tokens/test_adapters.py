@@ -167,6 +167,7 @@ def test_several_steps_prove_nothing(fresh: Victim) -> None:
     assert guess.confidence == ("in_span",)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("steps", [1, 4])
 def test_words_of_adapters_after_steps_of_adamw(steps: int, gpt2: Victim) -> None:
     """The update is no multiple of a gradient, and true words are still among the nearest."""
@@ -261,6 +262,7 @@ def test_attacks_on_embeddings_say_that_no_row_was_sent(gpt2: Victim, bert: Vict
     refused(gpt2, seen, "no 'transformer.wte.weight'", FILM())
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("attack", "steps"), [(LAMP(steps=3, starts=4, proposals=4, discrete_every=2), 20),
                           (TAG(steps=3), 20), (TAG(steps=3), 0), (DLGText(steps=3), 20)],

@@ -81,6 +81,7 @@ PLACELESS: dict[str, dict[str, Any]] = {
 """Sizes of causal networks that take no places of tokens: their bias is by distance, or a state."""
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("family", PLACELESS)
 def test_networks_that_take_no_places(family: str) -> None:
     _, tokenizer = client("mistral")

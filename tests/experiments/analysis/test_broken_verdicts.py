@@ -32,6 +32,7 @@ def even(clients: int, gain: float) -> Parts:
     return {"psnr": (mean + gain, mean, mean - 0.01)}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("clients", [60, 100, 200, 500])
 @pytest.mark.parametrize("exact", [1, 2, 3, 5, 8])
 def test_sentences_that_came_back_verbatim_leak(clients: int, exact: int) -> None:

@@ -129,6 +129,7 @@ def test_none_holds_where_a_search_ended_too_early() -> None:
     assert (known.word, known.reasons[0].kind) == ("open", "search_errors")
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("value", "below"), [(0.1, True), (0.18, False), (0.3, False)])
 @pytest.mark.parametrize("target", [MEAN, VERBATIM])
 def test_an_attack_below_the_blind_guess_holds_nothing(

@@ -96,6 +96,7 @@ def test_captures_do_not_tell_a_probe_from_a_client(make_run: Make) -> None:
     assert not any(word in str(sidecars) for word in ("probe", "member", "fresh", "host"))
 
 
+@pytest.mark.slow
 def test_captures_of_probes_replay_with_the_noise_of_their_host(make_run: Make) -> None:
     defense = {"name": "dp_sgd", "clip": 1.0, "epsilon": 5.0}
     federation = {

@@ -231,6 +231,7 @@ def test_no_bracket_has_its_least_above_its_most(other: float, contradictory: bo
     assert both.said.startswith("CONTRADICTION" if contradictory else "at least 0.29, at most 0.32")
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("clients", "fresh", "tells"), [(2, 4, False), (3, 4, False), (5, 50, True), (7, 50, True)]
 )

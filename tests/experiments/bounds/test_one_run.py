@@ -64,6 +64,7 @@ def test_bounds_hold_in_200_simulations(rate: float, steps: int) -> None:
         assert max(found) > 0.1 * claim.epsilon
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("error", [0.05, 0.003])
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0, 16.0])
 def test_the_bound_holds_and_half_of_epsilon_is_found(epsilon: float, error: float) -> None:
@@ -158,6 +159,7 @@ def trial(
     return Auditor(trainer, defense, ROWS, lambda _: SENT, sample).trial(SHAPES, canaries, 0, 4)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("adjacency", ["replace", "zero_out"])
 def test_without_noise_scores_are_the_coins_for_updates(adjacency: str) -> None:
     planted = trial(DpClient(clip=0.5, noise_multiplier=0.0, adjacency=adjacency), 0)  # type: ignore[arg-type]
@@ -187,6 +189,7 @@ def test_canaries_are_orthogonal_unit_vectors() -> None:
         Canaries.draw(shapes, 26, torch.Generator())
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("wrong", "sound"),
     [(HalfTheNoise, DpSgd), (TheSameNoise, DpSgd), (ClippedMean, DpSgd)],
@@ -208,6 +211,7 @@ def test_half_the_noise_on_updates_is_found_each_time(seeds: range) -> None:
         assert gaussian_bound(planted, claim) > claim.epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_batches_without_a_draw_are_found_each_time(seeds: range) -> None:
     claim, defense = Claim(60, 1 / 12, 1.2, 1e-5), DpSgd(clip=0.5, noise_multiplier=1.2)

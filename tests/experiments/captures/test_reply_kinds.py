@@ -36,6 +36,7 @@ from fedsim.types import Batch
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid
 from server.grids.local import run_server
+from tests.experiments.captures.conftest import loss
 
 SHAPE, RATE, CLIENTS = (1, 8, 8), 0.1, 3
 Tensors: TypeAlias = "OrderedDict[str, Tensor]"
@@ -48,10 +49,6 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.h(F.relu(self.a(x.flatten(1))))  # type: ignore[no-any-return]
-
-
-def loss(model: Any, batch: Any) -> Tensor:
-    return F.cross_entropy(model(batch.inputs), batch.labels)
 
 
 def image(client: int) -> Tensor:

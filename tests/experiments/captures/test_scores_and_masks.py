@@ -14,12 +14,9 @@ from experiments.captures.guess import Guess
 from experiments.captures.update import Update
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
+from tests.experiments.captures.conftest import loss
 
 SHAPE = (3, 8, 8)
-
-
-def loss(network: Any, batch: Any) -> Tensor:
-    return F.cross_entropy(network(batch.inputs), batch.labels)
 
 
 def net() -> nn.Module:

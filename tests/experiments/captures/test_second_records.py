@@ -19,12 +19,9 @@ from fedsim.store.capture import CaptureStore
 from fedsim.types import Tensors
 from server.capture_writer import CaptureWriter
 from server.replies import Reply, Sent
+from tests.experiments.captures.conftest import loss
 
 SHAPE = (1, 8, 8)
-
-
-def loss(network: Any, batch: Any) -> Tensor:
-    return F.cross_entropy(network(batch.inputs), batch.labels)
 
 
 def net() -> nn.Module:

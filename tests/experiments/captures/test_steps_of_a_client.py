@@ -16,6 +16,7 @@ from experiments.captures.update import Update
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.store.capture import CaptureKey, Observation
+from tests.experiments.captures.conftest import loss
 
 RATE, STEPS, BATCH, CLASSES = 1e-3, 4, 8, 4
 LABELS = torch.tensor([0, 1, 1, 1, 0, 3, 1, 3] * STEPS)
@@ -30,10 +31,6 @@ class Net(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.h(torch.relu(self.n(self.a(images.flatten(1)))))  # type: ignore[no-any-return]
-
-
-def loss(network: Any, batch: Any) -> Tensor:
-    return F.cross_entropy(network(batch.inputs), batch.labels)
 
 
 def trained(make: Any, steps: int = STEPS, **knows: Any) -> Update:

@@ -216,13 +216,6 @@ def test_a_mistake_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_range_of_a_defense_without_strength(tmp_path: Path, said: Said) -> None:
-    file = write(tmp_path, defenses=[{"name": "gaussian_noise", "std": 0.1}, {"name": "sign"}])
-    code, _, error = said("calibrate", file, *HOLD, "--range", "sign=0:1", "--out", tmp_path / "r")
-    assert code == 2
-    assert "is not searched" in error
-
-
 @pytest.mark.slow
 def test_nothing_holds_and_everything_holds(tmp_path: Path, said: Said) -> None:
     file = write(tmp_path, federation={"clients": 16})

@@ -68,7 +68,7 @@ def written(place: Path, model: str, engine: str = "in-process") -> str:
 @pytest.mark.parametrize("model", ["hospital_net.py:Net", "hospital_net:ten"])
 def test_a_network_of_the_user_is_trained_and_attacked(place: Path, model: str) -> None:
     run = Run.create(load_plan(written(place, model)), place / "run")
-    outcome = execute(run, STAGES, quiet=True)
+    outcome = execute(run, STAGES[:3], quiet=True)
     assert outcome.statuses == {"done": 2}
     (cell,) = run.cells
     assert "norm.running_mean" in cell.captures.load(cell.captures.keys()[0]).sent

@@ -137,6 +137,7 @@ def scored(run: Any) -> list[ScoreRow]:
     return read_rows(run.root / "scores.parquet", ScoreRow)
 
 
+@pytest.mark.slow
 def test_the_same_rows_in_another_round_are_no_control(make_run: Make) -> None:
     # A client of FedAvg uses all its rows in each round: an attack on its next round is no null.
     task = {"split": "train[:8]"}
@@ -150,6 +151,7 @@ def test_the_same_rows_in_another_round_are_no_control(make_run: Make) -> None:
     assert found == {"both": {"none", OTHER_CLIENT, OTHER_CLIENTS}, "alone": {"none"}}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("base", "fact"), [(IMAGES, "labels"), (TEXT, "lengths"), (IMAGES, ""), (TEXT, "")]
 )

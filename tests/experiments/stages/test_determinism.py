@@ -23,6 +23,7 @@ def captured(
     return {**files_of(run.cells[0].folder / "captures"), **files_of(run.cells[0].folder / "truth")}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("base", "protocol"), [(TEXT, "fedsgd"), (IMAGES, "fedavg")])
 def test_the_same_file_twice(base: dict[str, Any], protocol: str, make_run: Make) -> None:
     federation = {"protocol": protocol, "participation": 0.7}
@@ -71,6 +72,7 @@ def attacked(
     return left_by(run)
 
 
+@pytest.mark.some(2)
 @pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("base", [TEXT, merge(IMAGES, LEARNED)], ids=["text", "images"])
 def test_attacks_during_and_after_the_training_leave_the_same(

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from experiments.pipeline import execute
 from experiments.stages.search_errors import SearchErrors, search_errors
 from tests.apps.cases import IMAGES, TEXT, Make
@@ -32,6 +34,7 @@ def test_under_noise_that_hides_all_the_guess_is_as_likely(make_run: Make) -> No
     assert errors.excess < 0  # the private rows are the rougher images
 
 
+@pytest.mark.slow
 def test_local_steps_are_taken_again_in_the_order_of_first_use(make_run: Make) -> None:
     federation = {"protocol": "fedavg", "local_steps": 2, "batch_size": 1}
     (errors,) = of_run(make_run, federation=federation)

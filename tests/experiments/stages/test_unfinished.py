@@ -31,6 +31,7 @@ def test_a_job_that_the_clock_ended_is_called_unfinished_everywhere(make_run: Ma
     assert "1 job unfinished: the clock ended" in page
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("defense", [{"name": "none"}, {"name": "prune", "fraction": 0.999}])
 def test_a_search_that_its_budget_ended_is_exhausted(
     make_run: Make, defense: dict[str, object]
