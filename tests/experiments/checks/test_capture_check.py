@@ -36,6 +36,7 @@ GPT2 = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("base", "protocol"),
     [(TEXT, "fedavg"), (IMAGES, "fedsgd"), (RESNET, "fedavg"), (GPT2, "fedsgd")],
@@ -54,6 +55,7 @@ def test_sound_captures_replay_to_rounding(
     assert "every capture is consistent" in checkup.text()
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "defense",
     [
@@ -93,6 +95,7 @@ def task_of(cell: Cell) -> Task:
     return load_setting(cell.config).task
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("base", [TEXT, RESNET], ids=["dropout", "batch-norm"])
 def test_undeclared_train_mode_is_named(base: dict[str, Any], make_run: Make) -> None:
     run = make_run(base, federation={"train_mode": True})
@@ -162,6 +165,7 @@ def test_options_of_training_replay_bit_for_bit(over: str, precision: str, make_
         assert found[key] == (f"the client trained {said}. Declare it as it was.",)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 def test_a_lost_memory_is_found(protocol: str, make_run: Make) -> None:
     chain = [{"name": "error_feedback"}, {"name": "prune", "fraction": 0.9}]

@@ -82,7 +82,7 @@ def test_a_gate_asks_for_the_verdict_with_its_smallest_effect(
         defenses=[{"name": "none"}, {"name": "gaussian_noise", "std": 0.01}],
         attacks=[{"name": "inverting", "steps": 1, "adaptive": True}, {"name": "prior_only"}],
     )
-    execute(run, STAGES, quiet=True)
+    execute(run, STAGES[:3], quiet=True)
     code, out, _ = said("check", run.root, "--smallest", "psnr=1")
     assert code == 1
     assert "ended too early" in out  # the search of one step
@@ -134,6 +134,7 @@ def test_what_was_not_tested_does_not_pass(copied: Path, said: Said) -> None:
         assert (code, out.splitlines()) == (1, lines)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("status", "why"), [("failed", "failed"), ("timeout", "unfinished: the clock ended them")]
 )

@@ -40,6 +40,7 @@ SECTIONS: dict[str, Any] = {
 PARTS: dict[str, Any] = {**ATTACKS, **DEFENSES, **METRICS}
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", PARTS)
 def test_each_option_of_a_part_has_its_line(name: str) -> None:
     page = manual(name)

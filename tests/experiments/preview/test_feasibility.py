@@ -52,6 +52,7 @@ def test_secure_aggregation_counts_the_cohort(make_run: Make) -> None:
     assert summed == (sum(single),)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("base", "changes", "colours"),
     [

@@ -53,6 +53,7 @@ EDITS: dict[str, tuple[str, Callable[[str], str]]] = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_record_is_refused(edit: str, copied: Path, said: Said) -> None:
     name, change = EDITS[edit]

@@ -65,6 +65,7 @@ def written(place: Path, model: str, engine: str = "in-process") -> str:
     return "own.toml"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("model", ["hospital_net.py:Net", "hospital_net:ten"])
 def test_a_network_of_the_user_is_trained_and_attacked(place: Path, model: str) -> None:
     run = Run.create(load_plan(written(place, model)), place / "run")

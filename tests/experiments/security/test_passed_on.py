@@ -43,6 +43,7 @@ def test_a_redacted_report(copied: Path, said: Said) -> None:
     assert not [name for name, text in found.items() if any(row in text for row in private)]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("status", ["done", "failed"])
 def test_a_redacted_report_holds_no_reason(status: str, copied: Path, said: Said) -> None:
     """An attack may write what it guessed as the reason of its failure."""

@@ -22,6 +22,7 @@ class Stopped(BaseException):
     """As Ctrl-C."""
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("place", "name", "calls"),
     [
