@@ -1,6 +1,5 @@
 """Whatever is asked of another application's captures wrongly is answered by one line."""
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from experiments import cli
-from fedsim.models import TEXT_MODELS
 from fedsim.store.capture import CaptureStore
 from fedsim.store.files import load_tensors, save_tensors, write_json
 from fedsim.tasks import save_task
@@ -32,8 +30,6 @@ CASES: list[tuple[str, str, str]] = [
     ("attack BARE --model torch.nn:Linear", "Linear() fails (TypeError", "without arguments"),
     ("attack BARE --model lenet", "a network of images", "module:function"),
     ("attack BARE --model tiny-bert", "tensor 0 has the shape", "Pass the model"),
-    ("attack BARE --model T5", "'t5'", "choose another"),
-    ("attack BARE --model MAMBA", "'mamba'", "choose another"),
     (f"attack BARE {GPT2} --tokenizer no/such", "'no/such'", "Correct the name"),
     (f"attack BARE {GPT2} --task classification", "as the vocabulary has", "Leave task out"),
     (f"attack BARE {GPT2} --knows eight", "expected key=value", "e.g."),
@@ -93,10 +89,6 @@ def folders(held: Held, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     save_task(task_of(Net, loss=loss, image_shape=(1, 8, 8)), found["CODE"])
     found["EMPTY"] = root / "EMPTY"
     write_json(found["EMPTY"] / "run.json", {"process": 1})
-    for name in ("t5", "mamba"):
-        found[name.upper()] = root / name
-        shutil.copytree(TEXT_MODELS["tiny-gpt2"], root / name)
-        (root / name / "config.json").write_text(json.dumps({"model_type": name}))
     return {name: str(path) for name, path in found.items()}
 
 

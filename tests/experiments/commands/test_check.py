@@ -69,13 +69,15 @@ def test_a_gate_counts_what_came_back_verbatim(finished: Path, copied: Path, sai
         assert out.endswith(f"under no defense: 1 example came back {how}, above 0\n")
 
 
-def test_a_gate_asks_for_the_verdict_with_its_smallest_effect(
-    make_run: Make, finished: Path, said: Said
-) -> None:
+def test_a_gate_asks_for_the_verdict(finished: Path, said: Said) -> None:
     code, out, _ = said("check", finished, "--smallest", "rouge=.05")
     assert code == 1
     assert out.startswith("under no defense: leaks (verbatim)")
     assert out.endswith("(asked: no leak above 0.05 ROUGE-L)\n")
+
+
+@pytest.mark.slow
+def test_a_verdict_is_by_the_smallest_effect(make_run: Make, said: Said) -> None:
     run = make_run(
         IMAGES,
         federation={"clients": 8, "rounds": 1, "client_rows": 1},
