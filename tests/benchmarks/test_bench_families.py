@@ -76,7 +76,7 @@ def test_the_factored_gradient_is_that_of_autograd(family: str) -> None:
     assert row.share > (0.9 if FAMILIES[family].positions == "relative" else 0.9999)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(9)
 @pytest.mark.parametrize(
     "family",
     [

@@ -147,7 +147,7 @@ def test_tokens_of_one_batch_do_not_compete() -> None:
     assert ranks[:, 1].max() < 20
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("treatment", TREATMENTS, ids=lambda each: each.name)
 def test_every_treatment_changes_the_update(gpt2: BenchVictims, treatment: Treatment) -> None:
     seen, _ = observe(gpt2, treatment.name)

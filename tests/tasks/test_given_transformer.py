@@ -96,7 +96,7 @@ def need_soft_caps(family: str) -> None:
         pytest.skip(f"{family} of transformers before 4.57 leaves them out under sdpa")
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(7)
 @pytest.mark.parametrize("padding", [None, pytest.param(END, marks=pytest.mark.slow), "later"])
 @pytest.mark.parametrize(("family", "kind"), CASES)
 def test_every_family(family: str, kind: str, padding: int | str | None) -> None:
@@ -110,7 +110,7 @@ def test_every_family(family: str, kind: str, padding: int | str | None) -> None
     same(update.task.gradient(rebuilt, batch), update.observation.received)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("padding", [None, END])
 @pytest.mark.parametrize("family", [family for family, kind in CASES if "language" in kind])
 def test_runs_of_fedsim(family: str, padding: int | None, tmp_path: Path) -> None:

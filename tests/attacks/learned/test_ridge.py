@@ -69,7 +69,7 @@ PRUNE: dict[str, object] = {"name": "prune", "fraction": 0.9}
 NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 0.01}
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("tables", "bound"), [([], 0.05), ([NOISE], 0.4), ([SIGN], 0.2), ([PRUNE], 0.1)]
 )

@@ -97,7 +97,7 @@ def reconstruct(
     )
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "tables", [(), ({"name": "gaussian_noise", "std": 0.1},), ({"name": "sign", "scale": "mean"},)]
 )

@@ -10,7 +10,7 @@ from benchmarks.cause_draws import CAUSES, NETWORKS, UNPROVEN, drawn_cause, vict
 from fedsim.types import Batch
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     "name",
     [

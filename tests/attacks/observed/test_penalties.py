@@ -165,7 +165,7 @@ def test_closed_form_keeps_the_image_under_smoothed_labels() -> None:
     assert fedsim.score(guess, truth=images(1)).mean("psnr") > 60
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     "scale", [1, *(pytest.param(scale, marks=pytest.mark.slow) for scale in (0.5, 2))]
 )

@@ -66,7 +66,7 @@ def changed(ids: list[list[int]], seed: int, size: int) -> list[list[int]]:
     return other
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     ("model", "defense"),
     [
@@ -206,7 +206,7 @@ def test_models_from_the_hub(model: str, data: str) -> None:
     assert false == 0
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("std", "mixed", "level"),
     [(5e-4, False, "consistent"), (5e-4, True, "guess"), (4e-3, False, "guess")],

@@ -69,7 +69,7 @@ def test_the_steps_prove_the_sentences_in_any_order(
         assert not test.proof(wrong).holds
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "options",
     [

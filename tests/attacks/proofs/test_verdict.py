@@ -86,7 +86,7 @@ def victim(model: str) -> tuple[Task, Rows, Tensors]:
     return task, rows, initial_weights(task, config, 0)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(7)
 @pytest.mark.parametrize("seed", range(24))
 def test_images(seed: int) -> None:
     seen, task, truth = Draw(seed).observe("mlp")
@@ -103,7 +103,7 @@ def test_images(seed: int) -> None:
     assert not prove(seen, task, Batch(images, label), parts).holds
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(7)
 @pytest.mark.parametrize("model", ["tiny-bert", "tiny-gpt2"])
 @pytest.mark.parametrize("seed", range(12))
 def test_texts(seed: int, model: str) -> None:

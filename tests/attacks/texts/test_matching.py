@@ -74,7 +74,7 @@ def check(objective: TextObjective, case: Setting, ranks: list[int], tolerance: 
             assert (slopes[place] - slope).norm() < tolerance * slope.norm()
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize(("model", "kind", "shape"), GRID)
 def test_equals_the_double_backward(

@@ -232,7 +232,7 @@ def check_exact(found: Captured) -> None:
         assert fedsim.score(guess, truth=truth).mean("psnr") > 75
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("kind", "name", "reply"), CASES)
 def test_every_kind_of_reply_is_told_and_certified(
     kind: str, name: str, reply: Reply, tmp_path: Path

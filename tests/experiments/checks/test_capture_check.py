@@ -36,7 +36,7 @@ GPT2 = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("base", "protocol"),
     [(TEXT, "fedavg"), (IMAGES, "fedsgd"), (RESNET, "fedavg"), (GPT2, "fedsgd")],
@@ -55,7 +55,7 @@ def test_sound_captures_replay_to_rounding(
     assert "every capture is consistent" in checkup.text()
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     "defense",
     [

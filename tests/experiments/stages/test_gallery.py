@@ -50,6 +50,7 @@ def ranked(rows: Sequence[ScoreRow], modality: Modality) -> list[tuple[float, Ex
     return sorted((-(row.value or 0.0), row.example_key) for row in mine)
 
 
+@pytest.mark.slow
 def test_images_of_two_seeds_are_ranked_together(make_run: Make) -> None:
     run = make_run(IMAGES, seeds=[0, 1], probes={"member": 1})
     rows, shown = scored(run)

@@ -22,7 +22,7 @@ class Stopped(BaseException):
     """As Ctrl-C."""
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("place", "name", "calls"),
     [
