@@ -171,8 +171,9 @@ def without_weights(scores: Tensors, sent: Tensors) -> tuple[Tensors, Finding | 
         return scores, None
     if any(bool((value < 0).any()) for value in matrices):
         divided = _divided(scores, sent)
-        if _spread(divided) > _FEWER * _spread(scores):
-            return scores, None
+        spread = _spread(divided)
+        if spread > _FEWER * _spread(scores) or spread > _ORDERED * _spread(_shuffled(divided)):
+            return scores, None  # few weights near 0 make noise large, too
         said = "they are products g w of a gradient and the weights, and were divided by these"
         return divided, Finding("products", said)
     sizes = {name: value.abs() for name, value in sent.items()}

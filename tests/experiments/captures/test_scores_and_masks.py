@@ -89,6 +89,15 @@ def test_a_gradient_is_no_score() -> None:
     assert not update(net(), gradients=slopes(net())).doubt
 
 
+@pytest.mark.parametrize("size", [1e-3, 1.0])
+def test_noise_is_no_product(size: float) -> None:
+    rng = torch.Generator().manual_seed(3)
+    noisy = {k: v + size * torch.randn(v.shape, generator=rng) for k, v in slopes(net()).items()}
+    victim = update(net(), gradients=noisy)
+    assert "products" not in victim.reading.codes
+    assert torch.equal(victim.observation.received["1.weight"], noisy["1.weight"])
+
+
 def at_random(value: Any) -> Any:
     return torch.rand(value.shape, generator=torch.Generator().manual_seed(2)) < 0.5
 
