@@ -51,8 +51,6 @@ _SEEN_OF: dict[Distortion, tuple[Part, ...]] = {
 }
 """What a defense does to each entry -> the parts, of which any shows it; the reply tells which
 entries it left."""
-_HIDES: tuple[Part, ...] = ("signs", "sparsity", "cut")
-"""After which noise has no size."""
 _OF_NOISE: tuple[Part, ...] = ("noise", "noise shape")
 Word: TypeAlias = Literal["consistent", "refuted", "not told"]
 _MARGIN = 1.1
@@ -101,12 +99,6 @@ class Declared:
         """
         return cls(text, build_chain(map(_table, re.split(r"\s\+\s", text)), "--claim"))
 
-    @property
-    def parts(self) -> list[tuple[str, Defense]]:
-        """Name and defense, in the order in which they change what is sent."""
-        pairs = zip(self.chain.names, self.chain.defenses, strict=True)
-        return sorted(pairs, key=lambda pair: (pair[1].changes_update, pair[1].changes_step))
-
     def itself(self) -> Held:
         """Whether the numbers of the claim fit each other."""
         pairs = zip(self.chain.defenses, self.chain.tables, strict=True)
@@ -132,7 +124,7 @@ class Declared:
         It is refuted by what no client sends that did all of it, whatever it did beyond, and
         consistent where each part is seen, but for clipping, which no single reply shows.
         """
-        reply, parts = Reply(victim), self.parts
+        reply, parts = Reply(victim), [*zip(self.chain.names, self.chain.defenses, strict=True)]
         beside = [
             _Beside(reply, seen, *part, parts[place + 1 :]) for place, part in enumerate(parts)
         ]
@@ -150,17 +142,13 @@ class Declared:
 
 @dataclass(frozen=True)
 class _Beside:
-    """One part of a claim beside a reply: what contradicts it, shows it, or keeps it from sight.
-
-    Attributes:
-        after: the parts that the client applies later.
-    """
+    """One part of a claim beside a reply: what contradicts it, shows it, or keeps it from sight."""
 
     reply: Reply
     seen: Attested
     name: str
     defense: Defense
-    after: list[tuple[str, Defense]]
+    after: list[tuple[str, Defense]]  # what the client applies later
 
     @property
     def _undoes(self) -> list[str]:
@@ -208,7 +196,8 @@ class _Beside:
         hides = [name for name, each in self.after if each.distortions - {"inputs", "rounding"}]
         if hides:
             return f"{self.name} before {' and '.join(hides)} is {OPEN}"
-        texts = [self.seen[k].text for k in _HIDES if self.seen[k].state == "present"]
+        hiding: tuple[Part, ...] = ("signs", "sparsity", "cut")
+        texts = [self.seen[k].text for k in hiding if self.seen[k].state == "present"]
         texts = texts or ["entries of one size"] * self.reply.signed
         if texts := texts or ["entries left out"] * self.reply.masked:
             return f"{', '.join(texts)}, which the claim does not name: noise before is {OPEN}"

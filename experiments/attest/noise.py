@@ -163,7 +163,10 @@ def nulls(seen: Observation, task: Task, network: nn.Module, *, even: bool = Fal
     update = seen.update()
     known = [*_absent_rows(seen, update, task, network)]
     if not even:
-        known += [*_class_sums(seen, update, task, network), *_beyond_rank(seen, update, task)]
+        known += [
+            *_class_sums(seen, update, task, network),
+            *_beyond_rank(seen, update, task, network),
+        ]
     if not known:
         known += _drowned(update)
     return sorted(filter(_random, known), key=lambda null: -null.count)
@@ -244,17 +247,22 @@ def _absent_rows(
             yield _null(name, f"rows of {name!r} that no text used", rows[bulk], rounding)
 
 
-def _beyond_rank(seen: Observation, update: Tensors, task: Task) -> Iterator[Null]:
+def _beyond_rank(
+    seen: Observation, update: Tensors, task: Task, network: nn.Module
+) -> Iterator[Null]:
     """What linear layers hold beyond one direction for each example, and step, of a batch."""
     steps = LocalSteps.of(seen)
     if steps is None or task.modality == "text":
         return
-    most = steps.examples * steps.steps
-    matrices = [k for k, v in update.items() if v.dim() == 2 and min(v.shape) <= _LARGE]
+    linear = {f"{k}.weight" for k, each in network.named_modules() if isinstance(each, nn.Linear)}
+    made, most = made_up(task, network), steps.examples * steps.steps
+    matrices = [k for k in linear & update.keys() if min(update[k].shape) <= _LARGE]
     for name in sorted(matrices, key=lambda k: -update[k].numel())[:_SPEND]:
         rows, columns = update[name].shape
         if most >= min(rows, columns) or not bool(update[name].any()):
             continue
+        if torch.linalg.matrix_rank(made[name].double(), rtol=1e-5) > 2:
+            continue  # it takes more than one input of each of two examples
         spread = spectrum(update[name], most)
         count = (rows - most) * (columns - most)
         rounding = _rounding(seen, update, name)

@@ -47,6 +47,29 @@ def test_zeros_of_rows_of_codes_are_no_pruning(count: int) -> None:
     assert fedsim.attest(victim).defenses == ()
 
 
+class Windows(nn.Module):
+    """Weights that each step of a window takes: more directions than examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each, self.lstm = nn.Linear(6, 24), nn.LSTM(24, 32, batch_first=True)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.lstm(self.each(inputs).tanh())
+        return self.head(hidden[:, -1])  # type: ignore[no-any-return]
+
+
+def test_what_steps_of_a_window_add_is_no_noise() -> None:
+    torch.manual_seed(0)
+    net = Windows()
+    value = _loss(net, Batch(torch.rand(1, 20, 6), torch.tensor([3])))
+    gradients = torch.autograd.grad(value, list(net.parameters()))
+    known = {"loss": _loss, "input_shape": (20, 6), "num_examples": 1}
+    victim = fedsim.Update.of(net, gradients=gradients, **known)
+    assert fedsim.attest(victim).defenses == ()
+
+
 def _loss(net: nn.Module, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(net(batch.inputs), batch.labels)
 
