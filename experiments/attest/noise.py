@@ -45,7 +45,9 @@ _SHARES = (0.001, 0.01, 0.1, 0.25, 0.5)
 """Of the entries, the smallest ones whose size bounds the noise. Twice leaves the shape of uniform
 noise open in 2 of the 134."""
 _WAVES = (2.0, 2.6, 3.4)
-"""Frequencies over the entries' size; at 2.6 uniform noise leaves .2, and Gaussian noise .03."""
+"""Frequencies over the entries' size; at 2.6 uniform noise leaves .2, and Gaussian noise .03. Half
+leaves the shape of uniform noise open in 2 of 67 replies (LeNet: 16 undefended, 23 defended; 28 of
+liars), which are refuted all the same, and twice judges them alike."""
 _FLOAT = 3e-6
 """Error of a sum of float32, as a share of the largest entry. Half sees noise in 1 of the 60 that
 have none."""

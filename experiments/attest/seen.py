@@ -32,7 +32,8 @@ FEWEST = 64
 _DIGITS = 10.0
 """Half steps of the wire below the hundredth smallest entry, from which rounding makes no zeros."""
 _MASKED = 1e-3
-"""Share of zeros from which they were made after any noise, which has none."""
+"""Share of zeros from which they were made after any noise, which has none. Half and twice judge 67
+replies alike, as those of ``noise``."""
 _NEAR = 0.01
 """Share of an entry's size, up to which rounding of weights leaves those of a cut beside it. Half
 and twice judge the 134 alike."""
