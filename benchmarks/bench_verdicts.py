@@ -20,7 +20,6 @@ from benchmarks.verdict_draws import NONE, NULLS, Table, attack, noise, readable
 from docs.measured import RESULTS, made_here
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.frames import score_frame
-from experiments.analysis.paired import Scored, Values
 from experiments.analysis.statistics import clopper_pearson
 from experiments.analysis.verdicts import Evidence, judge, metrics
 from experiments.plan.config import VerdictRule
@@ -28,16 +27,15 @@ from fedsim.process import one_thread
 from fedsim.records import Modality
 from fedsim.visible import say
 
-_RUNS = 400
+_RUNS, READ = 400, "5 % readable"
 _ATTACKS, _CLIENTS = (1, 5, 20), (4, 8, 16, 64)
-_EMPTY = score_frame([], {})
 
 
 def verdict(table: Table, attacks: int) -> Verdict:
     """The verdict on a table of undefended scores, whose attacks are known to work."""
     modality: Modality = "image" if "psnr" in table else "text"
     working = {attack(number): "" for number in range(attacks)}
-    return judge(NONE, _EMPTY, table, modality, working=working)
+    return judge(NONE, score_frame([], {}), table, modality, working=working)
 
 
 def leaks(table: Table, attacks: int) -> bool:
@@ -50,17 +48,10 @@ def leaks(table: Table, attacks: int) -> bool:
 
 
 def called(kind: str, clients: int, attacks: int, runs: int) -> int:
-    """How many of these runs of attacks that read no row are called a leak of rows."""
-    rng = np.random.default_rng([clients, attacks, sorted(NULLS).index(kind)])
-    tables = (NULLS[kind](rng, clients, attacks) for _ in range(runs))
-    return sum(leaks(table, attacks) for table in tables)
-
-
-def found(clients: int, attacks: int, runs: int) -> int:
-    """How many runs in which every twentieth client is read are called so."""
-    rng = np.random.default_rng([clients, attacks])
-    tables = (readable(rng, clients, attacks) for _ in range(runs))
-    return sum(leaks(table, attacks) for table in tables)
+    """How many of these runs are called a leak of rows."""
+    of = [sorted(NULLS).index(kind)] if kind in NULLS else []
+    rng, draw = np.random.default_rng([clients, attacks, *of]), {**NULLS, READ: readable}[kind]
+    return sum(leaks(draw(rng, clients, attacks), attacks) for _ in range(runs))
 
 
 def covered(clients: int, runs: int) -> tuple[int, int, int]:
@@ -77,13 +68,15 @@ def covered(clients: int, runs: int) -> tuple[int, int, int]:
             for victim, value in psnr[1].values.items()
         }
         of_mean = {victim: value + 0.5 for victim, value in psnr[1].values.items()}
-        known = verdict({"psnr": [psnr[0], _with(psnr[1], of_mean), psnr[2]]}, 1)
+        known = verdict({"psnr": [psnr[0], replace(psnr[1], values=of_mean), psnr[2]]}, 1)
         lead = known.over_null
         assert lead is not None
         low, high = lead.low or -np.inf, lead.high or np.inf
         mean += low <= 0.5 <= high
         most += known.most is not None and known.most >= 0.5
-        recovered = verdict({"psnr": [psnr[0], _with(psnr[1], lifted), psnr[2]]}, 1).recovered
+        recovered = verdict(
+            {"psnr": [psnr[0], replace(psnr[1], values=lifted), psnr[2]]}, 1
+        ).recovered
         share += recovered.high >= 0.1
     return mean, most, share
 
@@ -94,19 +87,16 @@ def rows(runs: int) -> Iterator[dict[str, Any]]:
         for attacks in _ATTACKS:
             for clients in _CLIENTS:
                 setting = {"scores": kind, "attacks": str(attacks), "clients": str(clients)}
-                yield _row(setting, "called a leak", called(kind, clients, attacks, runs), runs)
+                some = runs // 4 if "cut short" in kind else runs
+                yield _row(setting, "called a leak", called(kind, clients, attacks, some), some)
     for attacks in _ATTACKS:
-        setting = {"scores": "5 % readable", "attacks": str(attacks), "clients": "400"}
-        yield _row(setting, "called a leak", found(400, attacks, runs // 4), runs // 4)
+        setting = {"scores": READ, "attacks": str(attacks), "clients": "400"}
+        yield _row(setting, "called a leak", called(READ, 400, attacks, runs // 4), runs // 4)
     for clients in (8, 16, 64):
         names = ("mean lead", "bound of the mean", "bound of the share")
         for name, count in zip(names, covered(clients, runs), strict=True):
             setting = {"scores": name, "attacks": "1", "clients": str(clients)}
             yield _row(setting, "covered", count, runs)
-
-
-def _with(scored: Scored, values: Values) -> Scored:
-    return replace(scored, values=values)
 
 
 def _row(setting: dict[str, str], measure: str, count: int, runs: int) -> dict[str, Any]:
@@ -142,6 +132,8 @@ def recorded(known: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
             "image returned, 1.25 dB better than the mean of all; labels leak, rows do not. 5 % "
             "readable: the image of every twentieth of 400 clients is 8 dB better, under one "
             "attack of those that are run.",
+            "Cut short: 70 % of the attacks' guesses, and 30 % of the null ones, are 3 dB above "
+            "the blind guess: those that the clock ended, or those that it did not.",
             "Covered: the interval of the mean lead holds the true .5 dB; the bound that is "
             "printed beside no leak found is at least that; and the bound on the share of "
             "clients with a recognisable example is at least the true tenth.",
@@ -168,8 +160,9 @@ def main() -> None:
             say(f"{', '.join(row['setting'].values())}: {row['measure']} {row['mean']:.3f}")
         seconds = time.process_time() - begun
     if given.record:
-        text = json.dumps(recorded(known, seconds), indent=1) + "\n"
-        (RESULTS / "verdicts.json").write_text(text)
+        (RESULTS / "verdicts.json").write_text(
+            json.dumps(recorded(known, seconds), indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

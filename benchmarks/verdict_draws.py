@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from experiments.analysis.keys import DefenseInSetting, VictimKey
-from experiments.analysis.paired import Scored
+from experiments.analysis.paired import Scored, scored
 from experiments.analysis.verdicts import LABELS
-from fedsim.records import OTHER_CLIENT, OTHER_CLIENTS, PRIOR_ONLY, AttackKey
+from fedsim.records import CONTROLS, OTHER_CLIENT, OTHER_CLIENTS, PRIOR_ONLY, AttackKey
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Numbers: TypeAlias = np.random.Generator
@@ -20,7 +23,6 @@ Table: TypeAlias = dict[str, list[Scored]]
 Draw: TypeAlias = Callable[[Numbers, int, int], Table]
 """(numbers, clients, attacks) -> metric -> scores."""
 NONE = DefenseInSetting("", "none", "[]")
-_CHANCE = 0.02
 _BLIND = AttackKey(PRIOR_ONLY, "{}", adaptive=False)
 
 
@@ -29,29 +31,23 @@ def attack(number: int) -> AttackKey:
     return AttackKey("a", json.dumps({"i": number}), adaptive=True)
 
 
-def noise(rng: Numbers, clients: int, attacks: int) -> Table:
-    """Images guessed as well from any update, with a scatter of 1 dB."""
+def noise(rng: Numbers, clients: int, attacks: int, *, skewed: bool = False) -> Table:
+    """Images guessed as well from any update, with a scatter of 1 dB.
+
+    Skewed: with leads that are exponential, where few guesses are much better than most.
+    """
     base = rng.normal(12.5, 1, clients)
     known = [_scored(_BLIND, "none", base)]
     for number in range(attacks):
         for control in ("none", OTHER_CLIENT):
-            known.append(_scored(attack(number), control, base + rng.normal(0, 1, clients)))
-    return {"psnr": known}
-
-
-def skewed(rng: Numbers, clients: int, attacks: int) -> Table:
-    """The same with leads that are exponential: few guesses are much better than most."""
-    base = rng.normal(12.5, 1, clients)
-    known = [_scored(_BLIND, "none", base)]
-    for number in range(attacks):
-        for control in ("none", OTHER_CLIENT):
-            known.append(_scored(attack(number), control, base - 1 + rng.exponential(2, clients)))
+            lead = rng.exponential(2, clients) - 1 if skewed else rng.normal(0, 1, clients)
+            known.append(_scored(attack(number), control, base + lead))
     return {"psnr": known}
 
 
 def lists(rng: Numbers, clients: int, attacks: int, *, alone: bool = False) -> Table:
     """Texts drawn from a list, each right with a chance of .02; alone: one client a round."""
-    size, truth = round(1 / _CHANCE), np.arange(clients)
+    size, truth = 50, np.arange(clients)
     blind = rng.uniform(0.05, 0.3, clients)
     rouge, exact = [_scored(_BLIND, "none", blind)], [_scored(_BLIND, "none", 0 * blind)]
     for number in range(attacks):
@@ -67,11 +63,6 @@ def lists(rng: Numbers, clients: int, attacks: int, *, alone: bool = False) -> T
             np.fill_diagonal(same, val=False)
             exact.append(_scored(key, OTHER_CLIENTS, same.any(0).astype(float)))
     return {"rougeL": rouge, "exact_match": exact}
-
-
-def lists_alone(rng: Numbers, clients: int, attacks: int) -> Table:
-    """As ``lists``, with one client a round."""
-    return lists(rng, clients, attacks, alone=True)
 
 
 def class_means(rng: Numbers, clients: int, attacks: int) -> Table:
@@ -100,6 +91,30 @@ def samples(rng: Numbers, clients: int, attacks: int) -> Table:
     return {"rougeL": rouge, "exact_match": exact}
 
 
+def cut_short(rng: Numbers, clients: int, attacks: int, *, better: bool) -> Table:
+    """Images guessed as well from any update, a class of jobs 3 dB above the blind guess.
+
+    Of the attacks' jobs 70 % are in it, of the controls', on a busier machine, 30 %: the jobs that
+    the clock ended if these are ``better``, else the others.
+    """
+    base, whole = rng.normal(12.5, 1, clients), np.full(clients, "done")
+    jobs = [(_BLIND, "none", whole, base)]
+    for number in range(attacks):
+        for control, share in (("none", 0.7), *((control, 0.3) for control in CONTROLS)):
+            good = rng.random(clients) < share
+            values = base + 3 * good + rng.normal(0, 1, clients)
+            cut = np.where(good == better, "timeout", "done")
+            jobs.append((attack(number), control, cut, values))
+    same = {"cell": "c", "probe": "none", "metric": "psnr", "has_value": True, "certified": None}
+    same |= dict.fromkeys(("seed", "round", "example"), 0) | NONE._asdict()
+    same |= dict.fromkeys(("client", "row"), np.arange(clients))
+    parts = [
+        pd.DataFrame(same | asdict(key) | {"control": control, "status": status, "value": values})
+        for key, control, status, values in jobs
+    ]
+    return {"psnr": scored(pd.concat(parts, ignore_index=True), "psnr")}
+
+
 def readable(rng: Numbers, clients: int, attacks: int) -> Table:
     """Of every twentieth client the image is 8 dB better, and not recognisable; scatter 1 dB."""
     table = noise(rng, clients, attacks)
@@ -113,11 +128,13 @@ def readable(rng: Numbers, clients: int, attacks: int) -> Table:
 
 NULLS: Mapping[str, Draw] = {
     "images, normal scatter": noise,
-    "images, skewed": skewed,
+    "images, skewed": partial(noise, skewed=True),
     "lists of texts, full rounds": lists,
-    "lists of texts, a client a round": lists_alone,
+    "lists of texts, a client a round": partial(lists, alone=True),
     "mean image of the class": class_means,
     "samples of a language model": samples,
+    "some jobs cut short, better": partial(cut_short, better=True),
+    "some jobs cut short, worse": partial(cut_short, better=False),
 }
 """Attacks that read no row."""
 

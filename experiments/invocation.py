@@ -10,7 +10,7 @@ from pathlib import Path
 
 from experiments.plan.config import ExperimentConfig, Plan, load_plan
 from experiments.plan.folder import Run, RunStage
-from experiments.preview.manuals import check_names
+from experiments.preview.manuals import unknown_names
 from fedsim.config.named_code import check_allowed, is_named
 from fedsim.errors import ConfigError
 from fedsim.visible import say
@@ -48,10 +48,8 @@ class Invocation:
         overrides = list(self.sets)
         if self.seed is not None:
             overrides.append(f"seeds=[{self.seed}]")
-        plan = load_plan(self.target, [*overrides, *self._machine(), *self._clients()])
-        for experiment in plan.experiments:
-            check_names(experiment)
-        return plan
+        overrides += [*self._machine(), *self._clients()]
+        return load_plan(self.target, overrides, unknown_names)
 
     def _machine(self) -> list[str]:
         """Overrides that change results by rounding at most; finished runs accept them too."""

@@ -17,7 +17,9 @@ State: TypeAlias = Literal["queued", "running", "done", "skipped", "failed", "ti
 """Of a row of the ledger."""
 UNFINISHED = "unfinished: the clock ended it"
 """Begins the reason of a job with the status ``timeout``."""
-LOST: frozenset[Status] = frozenset({"failed", "timeout", "exhausted"})
+CUT: frozenset[Status] = frozenset({"timeout", "exhausted"})
+"""Jobs that the clock or a budget of their own ended."""
+LOST = CUT | {"failed"}
 """Jobs that show nothing by what they did not return: a blank guess or one that came too early."""
 UNSCORED: frozenset[Status] = frozenset({"skipped", "interrupted"})
 """Statuses of jobs that say nothing about the attack; an interrupted one is run again."""
@@ -122,11 +124,11 @@ class ScoreRow:
 
     A run has a million of them, so that it is no ``Record``, which takes ten times the memory.
 
-    ``value`` is None where the job was skipped or interrupted, or there is nothing to measure. A
-    failed job, one that was cut short without a guess and an example that no guess was matched to
-    are scored as a blank guess. ``control`` is ``none`` for the attack itself, else one of
-    ``CONTROLS``, of whose second there is the main metric alone, or ``other_clients``, of which
-    there is ``exact_match`` alone.
+    ``value`` is None where the job was skipped or interrupted, a control left no guess, or there is
+    nothing to measure. A failed job, one that was cut short without a guess and an example that no
+    guess was matched to are scored as a blank guess. ``control`` is ``none`` for the attack itself,
+    else one of ``CONTROLS``, of whose second there is the main metric alone, or ``other_clients``,
+    of which there is ``exact_match`` alone.
     ``probe`` is ``none`` for a client, else the kind of the probe. ``row`` is the example's number
     in the split that it is from, by which the same example is known again. ``cause`` is that of the
     job's record.

@@ -14,7 +14,7 @@ import pandas as pd
 from experiments.analysis.frames import ATTACK, PLACE, victims
 from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.statistics import FEW, Difference, Estimate, mean, paired_difference
-from fedsim.records import LOST, PRIOR_ONLY, AttackKey
+from fedsim.records import CONTROLS, CUT, LOST, PRIOR_ONLY, AttackKey
 
 Values: TypeAlias = Mapping[VictimKey, float]
 
@@ -62,15 +62,17 @@ def is_attack(candidate: Scored) -> bool:
 def scored(scores: pd.DataFrame, metric: str, probe: str = "none") -> list[Scored]:
     """Every attack on clients, controls included, with at least one value of its own.
 
+    A null guess that the clock or a budget ended is weaker, or stronger, than one that was not. It
+    counts where these ended the attack on the victim too, and then alone: so chosen, both are
+    exchangeable if nothing is read.
+
     Args:
         scores: see ``score_frame``.
         metric: the metric to read.
         probe: of clients, or the kind of probes.
     """
-    blind = (scores.attack == PRIOR_ONLY) | (scores.control != "none")
-    lost = blind & scores.status.isin(LOST)  # its blank guess is no null baseline
-    measured = scores[(scores.metric == metric) & (scores.probe == probe) & ~lost]
-    attacks = []
+    measured = scores[(scores.metric == metric) & (scores.probe == probe)]
+    measured, attacks = measured[~_unlike(measured)], []
     for place, here in measured.groupby(PLACE):
         prior = _values(here[here.attack == PRIOR_ONLY])
         for (attack, options, adaptive, control), rows in here.groupby([*ATTACK, "control"]):
@@ -84,6 +86,16 @@ def scored(scores: pd.DataFrame, metric: str, probe: str = "none") -> list[Score
                 key = DefenseInSetting(*place)
                 attacks.append(Scored(key, attacker, control, both, frozenset(instead), certified))
     return attacks
+
+
+def _unlike(scores: pd.DataFrame) -> pd.Series[bool]:
+    """Null guesses that did not end as the victim's own job did, or failed."""
+    own, null = scores.control == "none", scores.control.isin(CONTROLS)
+    cut = scores.status.isin(CUT)
+    whose = [scores[name] for name in ("cell", *ATTACK, "round", "client")]
+    too = (own & cut).groupby(whose, observed=True).transform("any")
+    blind = ~own | (scores.attack == PRIOR_ONLY)
+    return (null & (cut != too)) | (blind & scores.status.isin(LOST) & ~(null & cut))
 
 
 def _values(scores: pd.DataFrame) -> dict[VictimKey, float]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from attacks.foreign.readings import MIRRORED
+from experiments.analysis.hits import ERROR
 from experiments.captures.reading import cosine
 from fedsim.store.capture import CaptureKey, CaptureStore, Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import IGNORED, LanguageModelling
 from fedsim.types import Batch
+
+_OTHERS = 5
+"""Most updates of others that examples are compared with. Halved, a cosine has to stand 4 times as
+far out; doubled, a fifth less, at twice the cost."""
 
 
 class Fit(NamedTuple):
@@ -18,21 +26,39 @@ class Fit(NamedTuple):
 
     Attributes:
         own: with the update that they are said to be behind.
-        other: with that of another client, the null; None if there is none.
-        whose: whose update the null is.
+        others: with those of other clients, the null.
+        whose: whose updates these are.
     """
 
     own: float
-    other: float | None
+    others: tuple[float, ...]
     whose: str = "another's"
 
     @property
-    def leads(self) -> bool:
-        """Whether the examples explain their update better than the null."""
-        return self.own > (self.other or 0.0)
+    def null(self) -> float | None:
+        """Mean over the others; None without any."""
+        return fmean(self.others) if self.others else None
+
+    @property
+    def leads(self) -> bool | None:
+        """Whether the examples explain their update better than the null; None if one null is less.
+
+        One more cosine like the null ones is so far above their mean, in units of their standard
+        deviation times sqrt(1 + 1 / their number), with the chance ``ERROR`` (Student's t). A
+        single one has no spread.
+        """
+        from scipy.stats import t
+
+        over, count = self.own - (self.null or 0.0), len(self.others)
+        if over <= 0 or count < 2:
+            return False if over <= 0 else None
+        limit = t.isf(ERROR, count - 1) * math.sqrt(1 + 1 / count)
+        return bool(over > limit * stdev(self.others))
 
     def __str__(self) -> str:
-        null = "no other update" if self.other is None else f"{self.other:.2f} with {self.whose}"
+        null = f"at most {max(self.others):.2f} with {len(self.others)} other updates"
+        if len(self.others) < 2:
+            null = "".join(f"{x:.2f} with {self.whose}" for x in self.others) or "no other update"
         return f"cosine of its gradient {self.own:.2f} with this update, {null}"
 
 
@@ -61,21 +87,20 @@ class Evidence:
         batch_of_words = _with_targets(batch, self.task)
         if batch_of_words is None:
             return None
-        other = self._other(key)
+        others = [self.store.load(other) for other in self._others(key)]
         readings = [store.load(key) for store in stores]
-        return max(_compared(self.task, batch_of_words, seen, other) for seen in readings)
+        fits = [_compared(self.task, batch_of_words, seen, others) for seen in readings]
+        return max(fits, key=lambda fit: fit.own)
 
-    def _other(self, key: CaptureKey) -> Observation | None:
-        """An update of another client, of the same round if there is one; None if alone.
+    def _others(self, key: CaptureKey) -> list[CaptureKey]:
+        """Updates of other clients, those of the same round first.
 
         The null of a cohort that is alone in its round is another round's sum.
         """
         pooled = bool(self.store.record(key).nodes)
         others = [k for k in self.store.keys() if k.client != key.client or (pooled and k != key)]
-        nearest = min(
-            others, key=lambda k: (k.round != key.round, k.client == key.client), default=None
-        )
-        return None if nearest is None else self.store.load(nearest)
+        others.sort(key=lambda k: (k.round != key.round, k.client == key.client))
+        return others[:_OTHERS]
 
 
 def _with_targets(batch: Batch, task: Task) -> Batch | None:
@@ -88,10 +113,8 @@ def _with_targets(batch: Batch, task: Task) -> Batch | None:
     return Batch(batch.inputs, batch.inputs.masked_fill(batch.mask == 0, IGNORED), batch.mask)
 
 
-def _compared(task: Task, batch: Batch, seen: Observation, other: Observation | None) -> Fit:
+def _compared(task: Task, batch: Batch, seen: Observation, others: Sequence[Observation]) -> Fit:
     gradient = task.gradient(task.model(seen.sent), batch)
-    explained = cosine(gradient, seen.update())
-    if other is None:
-        return Fit(explained, None)
-    whose = "another round's" if other.key.client == seen.key.client else "another's"
-    return Fit(explained, cosine(gradient, other.update()), whose)
+    alone = {other.key.client for other in others} == {seen.key.client}
+    own, *null = (cosine(gradient, each.update()) for each in (seen, *others))
+    return Fit(own, tuple(null), "another round's" if alone else "another's")

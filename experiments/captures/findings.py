@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from experiments.analysis.evidence import Reason, Shown
+from experiments.analysis.hits import ERROR, exceeds
 from experiments.captures.disclosures import Disclosure
 from experiments.wording.catalogue import Said, say, sentence
 from experiments.wording.prose import counted, listed
@@ -70,8 +71,8 @@ class WordFit(NamedTuple):
 
     @property
     def borne_out(self) -> bool:
-        """Whether more of them moved in its update than in the other."""
-        return self.own > (self.other or 0)
+        """Whether more of them moved in its update than chance explains, given the other."""
+        return exceeds(self.own, self.other, 1, ERROR) if self.other is not None else self.own > 0
 
     def __str__(self) -> str:
         if self.other is None:
@@ -218,16 +219,19 @@ class Findings:
 
     def offers(self) -> Iterator[Said]:
         """What clients state of themselves, and what their steps look like, with what to pass."""
-        values: dict[str, list[Setting]] = {}
+        alike: dict[str, list[Disclosure]] = {}
         for disclosure in self.given:
-            for name, value in disclosure.stated.items():
+            if known := " ".join(offered(disclosure.stated)):
+                alike.setdefault(known, []).append(disclosure)
+        for options, those in alike.items() if len(alike) <= _EACH else ():
+            values: dict[str, list[Setting]] = {}
+            for name, value in (pair for each in those for pair in each.stated.items()):
                 values.setdefault(name, []).append(value)
-        options = [offered(disclosure.stated) for disclosure in self.given]
-        if any(options):
-            first = max(options, key=len)
             shown = [name for name in values if offered({name: values[name][0]}) or _private(name)]
             stated = ", ".join(f"{name} = {_span(values[name])}" for name in shown)
-            yield say("advice.stated", stated=stated, options=" ".join(first))
+            clients = ",".join(str(client) for client in sorted({d.key.client for d in those}))
+            only = f" --clients {clients}" if len(alike) > 1 else ""
+            yield say("advice.stated", stated=stated, options=options + only)
         if self.signs:
             size = max(disclosure.largest for disclosure in self.given)
             yield say("advice.signs", size=f"{size:.3g}")

@@ -98,9 +98,9 @@ def _answer(name: str, those: Sequence[Outcome], findings: Findings) -> tuple[Sh
     facts["examples"] = counted(count, "example")
     if proven := sum(outcome.certified for outcome in guessed):
         return Shown(frozenset({"verbatim"})), say("guess.proven", proven=proven, **facts)
-    fits = [o.fit for o in guessed if o.fit and o.fit.other is not None and o.words is None]
-    leading = sum(fit.leads for fit in fits)
-    ahead = say("guess.ahead", ahead=leading, of=len(fits)) if fits else ""
+    weighed = [o.fit.leads for o in guessed if o.fit and o.words is None]
+    fits = [leads for leads in weighed if leads is not None]
+    ahead = say("guess.ahead", ahead=sum(fits), of=len(fits)) if fits else ""
     return UNSCORED, say("guess.open", ahead=ahead, known=known, **facts)
 
 

@@ -22,7 +22,7 @@ from fedsim.tasks.base import Task
 if TYPE_CHECKING:
     import pandas as pd
 
-_FITS = "cosines.json"
+_FITS = "fits.json"
 _WEIGHED = "comparing guesses with other clients' updates"
 
 
@@ -51,12 +51,6 @@ class Outcome:
         return self.guess.note.split("; ") if self.guess and self.guess.note else []
 
     @property
-    def borne_out(self) -> bool:
-        """Whether the update speaks for the guess, or at least for its words."""
-        by_words = self.words is not None and self.words.borne_out
-        return by_words or (self.fit is not None and self.fit.leads)
-
-    @property
     def evidence(self) -> str:
         """What the update says of the guess, in sentences; empty if nothing.
 
@@ -71,7 +65,8 @@ class Outcome:
             return said
         if self.words is not None and self.words.borne_out:
             return " ".join([said, sentence("guess.words_borne_out")])
-        return said if self.borne_out else " ".join([said, sentence("guess.not_borne_out")])
+        open_ = self.fit is not None and self.fit.leads is not False
+        return said if open_ else " ".join([said, sentence("guess.not_borne_out")])
 
     @property
     def certified(self) -> int:
@@ -164,7 +159,7 @@ class Results:
                 "certified": outcome.certified,
                 "objective": outcome.record.objective,
                 "cosine": outcome.fit.own if outcome.fit else None,
-                "cosine (null)": outcome.fit.other if outcome.fit else None,
+                "cosine (null)": outcome.fit.null if outcome.fit else None,
             }
             for outcome in self.outcomes
         ]

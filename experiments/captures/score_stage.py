@@ -90,7 +90,7 @@ def _copy_truth(private: TruthStore, cell: Cell, task: Task) -> None:
 
 
 def _explaining_others(cell: Cell) -> list[CaptureKey]:
-    """Captures whose truth explains another client's update better than their own.
+    """Captures whose truth explains other clients' updates as well as their own.
 
     An update of many steps, or of Adam, points elsewhere than the gradient at its start, so that
     the comparison decides, and not the cosine itself. Empty of a network that its owner alone can
@@ -104,7 +104,7 @@ def _explaining_others(cell: Cell) -> list[CaptureKey]:
     fits = {
         key: evidence.fit(key, cell.truth.load(key)) for key in cell.captures.keys() if key in known
     }
-    return [key for key, fit in fits.items() if fit is not None and not fit.leads]
+    return [key for key, fit in fits.items() if fit is not None and fit.leads is False]
 
 
 def _as_attacked(batch: Batch, task: Task) -> Batch:

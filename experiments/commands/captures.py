@@ -114,8 +114,8 @@ class Description:
         """As the arguments of ``fedsim.captured``, with its facts as ``knows``."""
         values = {
             **vars(self),
-            "image_shape": _shape(self.image_shape),
-            "input_shape": _shape(self.input_shape),
+            "image_shape": tuple(numbers(self.image_shape, "--image-shape")),
+            "input_shape": tuple(numbers(self.input_shape, "--input-shape")),
             "input_range": _range(self.input_range),
             "knows": override({}, self.knows or []),
         }
@@ -206,14 +206,7 @@ def numbers(text: str | None, option: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")] if text else []
     except ValueError:
-        raise ConfigError(f"{option} {text}: write numbers, for example 1,2.") from None
-
-
-def _shape(text: str | None) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise ConfigError(f"--image-shape {text}: write numbers, for example 3,32,32.") from None
+        raise ConfigError(f"{option} {text}: write whole numbers, such as 3,32,32.") from None
 
 
 def _range(text: str | None) -> tuple[float, ...] | None:

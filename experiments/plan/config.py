@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -38,6 +38,8 @@ from fedsim.errors import ConfigError, ConfigErrors
 if TYPE_CHECKING:
     from fedsim.records import Modality  # imports torch
 
+Names: TypeAlias = Callable[[Mapping[str, Any]], Sequence[str]]
+"""Finds names in an experiment file that are not known, a message each."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -181,7 +183,9 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.rglob("*.toml"), key=lambda path: path.stem)}
 
 
-def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
+def load_plan(
+    experiment: str, overrides: Sequence[str] = (), unknown: Names = lambda _: ()
+) -> Plan:
     """Read a file or a shipped experiment, and apply ``key=value`` overrides.
 
     Raises:
@@ -190,13 +194,12 @@ def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
     path = find(experiment)
     table = read_toml(path)
     if "suite" not in table:
-        config = parse_experiment(override(table, overrides))
+        config = parse_experiment(override(table, overrides), unknown)
         _allow_code([config])
         return Plan(name=config.name, experiments=(config,))
-    unknown = set(table) - {"name", "suite"}
-    if unknown:
+    if others := sorted(set(table) - {"name", "suite"}):
         raise ConfigError(
-            f"{sorted(unknown)[0]}: a suite takes only 'name' and 'suite'. "
+            f"{others[0]}: a suite takes only 'name' and 'suite'. "
             "Move other options into the experiments that it lists."
         )
     members = table["suite"]
@@ -208,7 +211,7 @@ def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
     for member, part in zip(members, tables, strict=True):
         if "suite" in part:
             raise ConfigError(f"suite: {member!r} is itself a suite. List its experiments instead.")
-    parts = [parse_experiment(override(part, overrides)) for part in tables]
+    parts = [parse_experiment(override(part, overrides), unknown) for part in tables]
     _allow_code(parts)
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
@@ -251,19 +254,25 @@ def find(experiment: str, near: Path | None = None) -> Path:
     raise ConfigError(f"{experiment!r} is not an experiment. {known}")
 
 
-def parse_experiment(table: Mapping[str, Any]) -> ExperimentConfig:
+def parse_experiment(table: Mapping[str, Any], unknown: Names = lambda _: ()) -> ExperimentConfig:
     """Validate a table.
+
+    Args:
+        table: of an experiment file.
+        unknown: of the names in it.
 
     Raises:
         ConfigErrors: a line for each mistake, key, value, remedy: unknown keys first, missing last.
     """
     check_values(table, "")
+    order, faults = {"extra_forbidden": -1, "missing": 1}, list[ErrorDetails]()
     try:
-        return ExperimentConfig.model_validate_json(json.dumps(at_level(table)))
+        experiment = ExperimentConfig.model_validate_json(json.dumps(at_level(table)))
     except ValidationError as error:
-        order = {"extra_forbidden": -1, "missing": 1}
         faults = sorted(error.errors(), key=lambda fault: order.get(fault["type"], 0))
-        raise ConfigErrors([_explain(fault) for fault in faults]) from None
+    if lines := [*unknown(table), *map(_explain, faults)]:
+        raise ConfigErrors(lines)
+    return experiment
 
 
 def _explain(first: ErrorDetails) -> str:

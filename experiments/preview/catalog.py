@@ -7,17 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.plan.config import shipped
-from experiments.preview.manuals import pages, sentences
+from experiments.preview.manuals import added, pages, sentences
 from fedsim.config.toml_source import read_toml
 
 
 def _attacks() -> dict[str, str]:
-    return {name: page.sentence for name, page in pages("attacks").items()}
+    return {n: added("attacks", n) + page.sentence for n, page in pages("attacks").items()}
 
 
 def _metrics() -> dict[str, str]:
     known = pages("metrics")
-    return {name: f"{p.sentence} The attacker wants it {p.mark}." for name, p in known.items()}
+    marks = {name: added("metrics", name) for name in known}
+    return {n: f"{marks[n]}{p.sentence} The attacker wants it {p.mark}." for n, p in known.items()}
 
 
 def _defenses() -> dict[str, str]:

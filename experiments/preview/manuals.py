@@ -20,7 +20,6 @@ from pydantic import BaseModel, TypeAdapter
 from experiments.plan.config import ExperimentConfig
 from fedsim.config.build import misnamed, registry, suggest
 from fedsim.config.section import ConfigSection
-from fedsim.errors import ConfigErrors
 from fedsim.store.files import Record
 
 FILE = Path(__file__).with_name("manuals.json")
@@ -60,7 +59,12 @@ def sentences(kind: str) -> Sentences:
     """The sentence of each model or data set, those of installed packages included."""
     known: Sentences = _written()[kind]
     classes: dict[str, Any] = registry(dict.fromkeys(known, object), f"fedsim.{kind}")
-    return {name: known.get(name) or first_sentence(cls) for name, cls in classes.items()}
+    return {n: known.get(n) or added(kind, n) + first_sentence(cls) for n, cls in classes.items()}
+
+
+def added(kind: str, name: str) -> str:
+    """The mark of what an installed package adds; empty of what is built in."""
+    return "" if name in _written()[kind] else "[added] "
 
 
 @cache
@@ -76,32 +80,38 @@ def page_of(cls: type[Any]) -> ClassPage:
     return ClassPage(sentence=first_sentence(cls), facts=_facts(cls), mark=mark, options=schema)
 
 
-def check_names(experiment: ExperimentConfig) -> None:
-    """Check names and keys of attacks, defenses and metrics by their pages, without the classes.
+def unknown_names(table: Mapping[str, Any]) -> list[str]:
+    """Names and keys of attacks, defenses and metrics that their pages lack, without the classes.
 
-    Raises:
-        ConfigErrors: a line for each that is not known.
+    Args:
+        table: of an experiment file, whose values may be anything.
     """
     faults = list[str]()
-    for kind, tables in (("attacks", experiment.attacks), ("defenses", experiment.defenses)):
-        known = pages(kind)
-        for where, table in _single(kind, tables):
-            faults += misnamed(table, where, known, partial(_names_of, known))
-    metrics = pages("metrics") if experiment.metrics else {}
-    for i, name in enumerate(experiment.metrics):
+    for kind in ("attacks", "defenses"):
+        known = pages(kind) if table.get(kind) else {}
+        for where, part in _single(kind, _listed(table, kind)):
+            faults += misnamed(part, where, known, partial(_names_of, known))
+    metrics = pages("metrics") if table.get("metrics") else {}
+    for i, name in enumerate(_listed(table, "metrics")):
         if name not in metrics:
-            faults.append(f"metrics[{i}]: {name!r} is not a metric. {suggest(name, metrics)}")
-    if faults:
-        raise ConfigErrors(faults)
+            faults.append(f"metrics[{i}]: {name!r} is not a metric. {suggest(str(name), metrics)}")
+    return faults
+
+
+def _listed(table: Mapping[str, Any], key: str) -> Sequence[Any]:
+    """A list of the file; empty where it is none, which its type refuses."""
+    return value if isinstance(value := table.get(key, ()), list | tuple) else ()
 
 
 def _names_of(known: Mapping[str, ClassPage], name: str) -> list[str]:
     return list(known[name].options.get("properties", {}))
 
 
-def _single(kind: str, tables: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, object]]:
+def _single(kind: str, tables: Sequence[Any]) -> Iterator[tuple[str, object]]:
     """Each table of one class with its place: a chain's parts, and an attack without variants."""
     for i, table in enumerate(tables):
+        if not isinstance(table, Mapping):  # which its type refuses
+            continue
         if kind == "defenses" and "chain" in table:
             chain = table["chain"] if isinstance(table["chain"], list | tuple) else ()
             yield from ((f"{kind}[{i}].chain[{j}]", part) for j, part in enumerate(chain))

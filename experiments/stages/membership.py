@@ -16,7 +16,7 @@ from experiments.stages.donors import Donor
 from experiments.stages.score import Scorer, controls
 from fedsim.api.guesses import read_scores
 from fedsim.api.victims import Victims
-from fedsim.records import FRESH_ROW, UNSCORED, JobRecord, ScoreRow
+from fedsim.records import CONTROLS, FRESH_ROW, UNSCORED, JobRecord, ScoreRow
 from fedsim.store.capture import CaptureKey
 from fedsim.store.rows import write_rows
 from fedsim.types import Batch
@@ -55,8 +55,8 @@ class MembershipScorer:
         for entry in chosen:
             scores_of = lru_cache(None)(partial(read_scores, victims))
             for key in victims.keys:
-                itself = {"none": Donor(key), FRESH_ROW: Donor(key)}
-                for control, donor in {**itself, **others[key]}.items():
+                donors = [Donor(key), Donor(key), *others[key]]
+                for control, donor in zip(("none", FRESH_ROW, *CONTROLS), donors, strict=False):
                     scores = scores_of(*donor.source(entry.label, key))
                     yield from self._rank(entry, key, *scores, control)
 

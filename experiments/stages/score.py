@@ -113,10 +113,12 @@ class Scorer:
             for key in victims.keys:
                 if clients is not None and key.client not in clients:
                     continue
-                yield from self._compare(entry, key, guess(entry.label, key), truth(key), "none")
+                mine = guess(entry.label, key)
+                yield from self._compare(entry, key, mine, truth(key), "none")
                 if entry.key.attack != PRIOR_ONLY:  # it is a baseline itself
-                    for control, donor in others[key].items():
-                        fed = guess(*donor.source(entry.label, key))
+                    known = [guess(*donor.source(entry.label, key)) for donor in others[key]]
+                    known.sort(key=lambda fed: fed.cut != mine.cut)  # those that ended alike first
+                    for control, fed in zip(CONTROLS, known, strict=False):
                         yield from self._compare(entry, key, fed, truth(key), control)
                 self.on_scored(f"{entry.label} {key}")
             if entry.key.attack != PRIOR_ONLY:
@@ -190,17 +192,17 @@ class Scorer:
         pairing = matched(guess, truth, self.victims.task.modality)
         common = self.columns(entry, key, guess.record, control)
         rows = self.victims.records[key].rows
+        none = guess.record.status in UNSCORED or (control != "none" and guess.examples is None)
         for metric in self._metrics(control):
             values = metric.score(pairing.aligned, truth).tolist()
             for example, value in enumerate(values):
-                unknown = guess.record.status in UNSCORED or math.isnan(value)
                 yield ScoreRow(
                     **common,
                     example=example,
                     row=rows[example],
                     metric=metric.name,
                     unit=metric.unit,
-                    value=None if unknown else value,
+                    value=None if none or math.isnan(value) else value,
                     certified=pairing.certified(example),
                 )
 
@@ -260,18 +262,17 @@ class Scorer:
         return [metric for metric in fitting if not metric.available()]
 
 
-def controls(victims: Victims[Cell]) -> dict[CaptureKey, dict[str, Donor]]:
-    """For each capture and control a donor that shares no row with it; fewer where there is none.
+def controls(victims: Victims[Cell]) -> dict[CaptureKey, list[Donor]]:
+    """For each capture the donors that share no row with it, of which two serve if there are two.
 
     An attack depends on its observation alone, so that its guess at a donor with equal facts is the
     guess that it makes when the victim's reply is exchanged for the donor's.
     """
     rows = {key: frozenset(record.rows) for key, record in victims.records.items()}
-    by_key = {}
-    for key, known in donors_of(victims.cell).items():
-        apart = [donor for donor in known if rows[key].isdisjoint(rows[donor.key])]
-        by_key[key] = dict(zip(CONTROLS, apart, strict=False))
-    return by_key
+    return {
+        key: [donor for donor in known if rows[key].isdisjoint(rows[donor.key])]
+        for key, known in donors_of(victims.cell).items()
+    }
 
 
 def guessed_for_others(

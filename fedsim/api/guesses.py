@@ -11,7 +11,7 @@ from torch import Tensor
 from fedsim.api.victims import Victims
 from fedsim.metrics.base import Examples
 from fedsim.metrics.match import Assignment, align, match, nothing
-from fedsim.records import JobRecord, Modality
+from fedsim.records import CUT, JobRecord, Modality
 from fedsim.store.capture import CaptureKey, batch_from, read_keyed
 from fedsim.store.files import load_tensors
 
@@ -29,6 +29,11 @@ class StoredGuess:
 
     record: JobRecord
     examples: Examples | None
+
+    @property
+    def cut(self) -> bool:
+        """Whether the clock or a budget ended the job."""
+        return self.record.status in CUT
 
 
 @dataclass(frozen=True)

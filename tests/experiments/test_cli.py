@@ -14,6 +14,7 @@ from experiments.commands.added import EXTRAS
 from experiments.commands.help_page import CHAPTERS
 from experiments.plan.config import shipped
 from experiments.preview.catalog import CATALOGS
+from fedsim.config.build import installed
 from fedsim.models import MODELS
 
 Said = Callable[..., str]
@@ -63,6 +64,12 @@ def test_list_alone_says_which_lists_there_are(said: Said) -> None:
     assert counts["experiments"] == len(shipped())
     assert all(line.endswith(f"fedsim list {what}") for what, line in lines.items())
     assert json.loads(said("list", "--json")).keys() == lines.keys()
+
+
+@pytest.mark.parametrize("what", ["attacks", "defenses"])
+def test_lists_mark_what_an_installed_package_adds(fakes: None, said: Said, what: str) -> None:
+    marked = {line.split()[0] for line in said("list", what).splitlines() if "[added]" in line}
+    assert marked == {point.name for point in installed(f"fedsim.{what}")} != set()
 
 
 def test_help_names_every_command_under_a_heading(said: Said) -> None:

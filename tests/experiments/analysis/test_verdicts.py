@@ -112,10 +112,6 @@ def test_a_leak_has_to_beat_every_baseline() -> None:
     assert (unbeaten.word, unbeaten.null) == ("not decided", PRIOR_ONLY)
     assert unbeaten.reasons[0].kind == "beats_one"
     assert unbeaten.reasons[0].baseline == PRIOR_ONLY
-    # Both must have been run.
-    for nulls, kind in ((other(), "no_null"), (prior(), "no_null")):
-        alone = verdict_of(rows(strong), nulls)
-        assert (alone.word, alone.reasons[0].kind) == ("not decided", kind)
 
 
 def near(spread: float) -> Callable[[int, int], float]:
@@ -147,14 +143,14 @@ def without(scores: Iterable[ScoreRow], status: str, blind: bool = False) -> lis
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout", "exhausted"])
-def test_a_null_baseline_that_was_cut_short_is_none(status: str) -> None:
+def test_a_null_guess_counts_if_it_ended_as_the_victims_own_did(status: str) -> None:
     lost = verdict_of(without(tried(), status, blind=True), works(**ADAPTED))
     assert (lost.word, kinds(lost)) == ("not decided", ["no_null"])
-    high = [*rows(lambda c, r: 0.5 + near(0.001)(c, r), **ADAPTED), *other(**ADAPTED), *prior()]
-    assert verdict_of(high).word == "leaks"
-    nulls = [replace(row, status=status) if row.control != "none" else row for row in high]
-    judged = verdict_of(nulls)
-    assert (judged.word, kinds(judged)) == ("not decided", ["no_null", "no_control"])
+    high = [*rows(lambda c, r: 0.5 + near(0.001)(c, r), **ADAPTED), *other(**ADAPTED)]
+    for cut in (OTHER_CLIENT,), ("none",), ("none", OTHER_CLIENT):
+        some = [replace(r, status=status if r.control in cut else "done") for r in high]
+        counts = cut == ("none",) if status == "failed" else len(cut) == 2
+        assert verdict_of(some, prior()).word == ("leaks" if counts else "not decided")
 
 
 def test_a_leak_in_one_round_is_not_hidden_by_the_others() -> None:

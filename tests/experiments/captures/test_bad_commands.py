@@ -34,7 +34,7 @@ CASES: list[tuple[str, str, str]] = [
     (f"attack BARE {GPT2} --task classification", "as the vocabulary has", "Leave task out"),
     (f"attack BARE {GPT2} --knows eight", "expected key=value", "e.g."),
     (f"attack BARE {GPT2} --base lenet", "no pretrained weights", "Name a folder"),
-    (f"attack BARE {NET} --image-shape 1x8x8", "1x8x8", "write numbers, for example 3,32,32"),
+    (f"attack BARE {NET} --input-shape 6x128", "--input-shape 6x128", "write whole numbers"),
     ("attack SAME", "equals what was sent", "Attack another capture"),
     ("attack CUT", "cut or altered", "."),
     (

@@ -145,7 +145,7 @@ def test_a_hostile_text_stays_a_text(captures: Path, said: Said) -> None:
 def test_a_digit_of_what_a_page_shows_is_refused(captures: Path, said: Said) -> None:
     said("attack", captures, "--attacks", "span")
     cell = captures / "run" / open_run(captures).cells[0].name
-    for path in (cell / "intake.json", cell / "cosines.json", cell / "captures" / "task.json"):
+    for path in (cell / "intake.json", cell / "fits.json", cell / "captures" / "task.json"):
         whole = path.read_text("utf-8")
         path.write_text(re.sub(r"[1-8]", lambda digit: str(int(digit[0]) + 1), whole, count=1))
         code, _, error = said("report", captures)

@@ -8,12 +8,14 @@ from html import unescape
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 
 import fedsim
 from experiments.analysis.evidence import Grade, Kind, Word
 from experiments.captures.disclosures import Disclosure, Words, disclosed
+from experiments.captures.evidence import Fit
 from experiments.captures.findings import Findings, WordFit
 from experiments.captures.page import LEVELS
 from experiments.wording.catalogue import say, sentence, sentences
@@ -226,6 +228,17 @@ def test_words_of_a_guess_weigh_more_than_its_cosine() -> None:
     assert WordFit(30, 30, 5).borne_out
     assert not WordFit(30, 5, 30).borne_out
     assert WordFit(30, 30, None).borne_out
+    assert not WordFit(30, 6, 5).borne_out  # a word more is no evidence
+
+
+@pytest.mark.parametrize("others", [2, 5])
+def test_a_guess_leads_by_the_spread_of_the_null(others: int) -> None:
+    assert Fit(0.98, (0.1, 0.12)).leads is True
+    assert Fit(0.1, (0.98,)).leads is False
+    assert Fit(0.98, (0.1,)).leads is Fit(0.98, ()).leads is None  # no spread is known
+    cosines = np.random.default_rng(others).normal(0.02, 0.01, (2000, others + 1))
+    leading = sum(bool(Fit(own, tuple(null)).leads) for own, *null in cosines.tolist())
+    assert 0.015 <= leading / 2000 <= 0.035  # .025
 
 
 def test_the_officers_folder(tmp_path: Path, said: Said, held: Held) -> None:
@@ -331,10 +344,11 @@ def test_what_clients_state_is_offered_as_an_option() -> None:
     metrics = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "epsilon": 3.9, "loss": 0.4}
     others = {**metrics, "noise_multiplier": 1.5}
     found = Findings([disclosure(1, stated=metrics), disclosure(2, stated=others)])
-    (offer,) = found.offers()
-    stated = "noise_multiplier = 1 to 1.5, max_grad_norm = 1, epsilon = 3.9"
-    assert offer.facts["stated"] == stated
-    assert 'name = "dp_sgd", clip = 1.0, noise_multiplier = 1.0' in str(offer.facts["options"])
+    for offer, client, noise in zip(found.offers(), (1, 2), ("1", "1.5"), strict=True):
+        stated, options = offer.facts["stated"], str(offer.facts["options"])
+        assert stated == f"noise_multiplier = {noise}, max_grad_norm = 1, epsilon = 3.9"
+        assert f'"dp_sgd", clip = 1.0, noise_multiplier = {float(noise)}' in options
+        assert options.endswith(f"--clients {client}")
     assert list(Findings([disclosure(1, stated={"loss": 0.4})]).offers()) == []
 
 

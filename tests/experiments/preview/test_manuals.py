@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.plan.config import parse_experiment
-from experiments.preview.manuals import FILE, check_names, from_classes
+from experiments.preview.manuals import FILE, from_classes, unknown_names
 from fedsim.errors import ConfigErrors
 
 MISTAKES = """
@@ -34,10 +34,15 @@ def test_pages_say_what_the_classes_say() -> None:
     assert written == from_classes(), "python -m experiments.preview.manuals writes them anew"
 
 
-def test_all_unknown_names_of_a_file_are_said_at_once() -> None:
+def test_all_mistakes_of_a_file_are_said_at_once() -> None:
+    table = {**tomllib.loads(MISTAKES), "federation": {"clients": "two"}, "wrong": 3}
     with pytest.raises(ConfigErrors) as fault:
-        check_names(parse_experiment(tomllib.loads(MISTAKES)))
-    assert list(fault.value.lines) == SAID
+        parse_experiment(table, unknown_names)
+    assert list(fault.value.lines[:-2]) == SAID
+    assert [line.split(":")[0] for line in fault.value.lines[-2:]] == [
+        "wrong",
+        "federation.clients",
+    ]
 
 
 def test_unknown_keys_stand_before_missing_ones() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
-from fedsim.records import JobRecord
-from fedsim.store.files import read_record
+from fedsim.records import CONTROLS, JobRecord
+from fedsim.store.files import read_record, write_json
 from tests.apps.cases import IMAGES, TEXT, Make
 
 
@@ -29,6 +29,24 @@ def test_a_job_that_the_clock_ended_is_called_unfinished_everywhere(make_run: Ma
     page = re.sub(r"<[^>]+>", " ", outcome.page.read_text(encoding="utf-8"))
     assert "1 unfinished" in page
     assert "1 job unfinished: the clock ended" in page
+
+
+def test_a_control_is_a_guess_that_ended_as_the_victims_own_did(make_run: Make) -> None:
+    """Three of five clients were cut short, one of them without a guess."""
+    five = {"rounds": 1, "clients": 5, "client_rows": 1, "batch_size": 1}
+    run = make_run(IMAGES, task={"split": "train[:5]"}, federation=five, attacks=[{"name": "idlg"}])
+    execute(run, ("simulate", "attack"), quiet=True)
+    for path in run.cells[0].folder.glob("guesses/idlg*/*.json"):
+        record = read_record(path, JobRecord)
+        if record.key.client < 3:
+            kept = {"status": "timeout", "sha256": record.sha256 if record.key.client else None}
+            write_json(path, record.model_copy(update=kept).sealed())
+    execute(run, ("score",), quiet=True)
+    rows = [row for row in run.scores if row.metric == "psnr" and row.control in CONTROLS]
+    # Of the two that were not cut short, only the first control is alike.
+    ended = {(row.client > 2, row.control): row.status for row in rows}
+    assert list(ended.values()) == ["timeout", "timeout", "done", "timeout"]
+    assert 0 < sum(row.value is None for row in rows) < 5
 
 
 @pytest.mark.some(2)
