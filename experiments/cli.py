@@ -10,27 +10,7 @@ import click
 import typer
 import typer.core
 
-from experiments.attest.command import attest
-from experiments.commands.added import shipped_extras
-from experiments.commands.audit import audit
-from experiments.commands.calibrate import calibrate
-from experiments.commands.check import check
-from experiments.commands.describe import describe
-from experiments.commands.diff import diff
-from experiments.commands.doctor import doctor
 from experiments.commands.help_page import Chapters, advice
-from experiments.commands.init import init
-from experiments.commands.limits import limits
-from experiments.commands.list import list_
-from experiments.commands.ls import ls
-from experiments.commands.new import new
-from experiments.commands.open import open_
-from experiments.commands.prepare import prepare
-from experiments.commands.prior import prior
-from experiments.commands.rm import rm
-from experiments.commands.run import attack, report, run, score, simulate
-from experiments.commands.schema import schema
-from experiments.commands.show import show
 from experiments.origin import check_origin
 from fedsim import __version__
 from fedsim.errors import ConfigErrors, FedsimError, Interrupted, Terminated
@@ -63,20 +43,6 @@ def fedsim(
         say(f"fedsim {__version__}")
     elif ctx.invoked_subcommand is None:
         say(ctx.get_help())
-
-
-for _command in (
-    *(run, simulate, attack, score, report),
-    *(show, prepare, prior, init),
-    *(calibrate, check, diff, doctor, limits, audit, attest),
-    *(ls, rm),
-    *(describe, schema, new),
-):
-    app.command()(_command)
-app.command("list")(list_)
-app.command("open")(open_)
-for _name, _extra in shipped_extras():
-    app.command(_name)(_extra)
 
 
 def _terminate(*_: object) -> None:

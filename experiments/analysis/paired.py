@@ -62,9 +62,8 @@ def is_attack(candidate: Scored) -> bool:
 def scored(scores: pd.DataFrame, metric: str, probe: str = "none") -> list[Scored]:
     """Every attack on clients, controls included, with at least one value of its own.
 
-    A null guess that the clock or a budget ended is weaker, or stronger, than one that was not. It
-    counts where these ended the attack on the victim too, and then alone: so chosen, both are
-    exchangeable if nothing is read.
+    Null guesses that the clock or a budget ended stand beside such guesses alone, the others beside
+    others: exchangeable if nothing is read.
 
     Args:
         scores: see ``score_frame``.

@@ -17,8 +17,7 @@ from fedsim.tasks.language_modelling import IGNORED, LanguageModelling
 from fedsim.types import Batch
 
 _OTHERS = 5
-"""Most updates of others that examples are compared with. Halved, a cosine has to stand 4 times as
-far out; doubled, a fifth less, at twice the cost."""
+"""Most other updates. Halved, a cosine has to stand out 4 times as far; doubled, .8 times."""
 
 
 class Fit(NamedTuple):
@@ -27,12 +26,10 @@ class Fit(NamedTuple):
     Attributes:
         own: with the update that they are said to be behind.
         others: with those of other clients, the null.
-        whose: whose updates these are.
     """
 
     own: float
     others: tuple[float, ...]
-    whose: str = "another's"
 
     @property
     def null(self) -> float | None:
@@ -41,24 +38,22 @@ class Fit(NamedTuple):
 
     @property
     def leads(self) -> bool | None:
-        """Whether the examples explain their update better than the null; None if one null is less.
+        """Whether they explain their update better than the null; None beside a single one.
 
-        One more cosine like the null ones is so far above their mean, in units of their standard
-        deviation times sqrt(1 + 1 / their number), with the chance ``ERROR`` (Student's t). A
-        single one has no spread.
+        By chance, ``ERROR``, a further cosine like the null ones stands out so far (Student's t).
         """
         from scipy.stats import t
 
         over, count = self.own - (self.null or 0.0), len(self.others)
         if over <= 0 or count < 2:
             return False if over <= 0 else None
-        limit = t.isf(ERROR, count - 1) * math.sqrt(1 + 1 / count)
-        return bool(over > limit * stdev(self.others))
+        scale = stdev(self.others) * math.sqrt(1 + 1 / count)
+        return bool(over > t.isf(ERROR, count - 1) * scale)
 
     def __str__(self) -> str:
         null = f"at most {max(self.others):.2f} with {len(self.others)} other updates"
         if len(self.others) < 2:
-            null = "".join(f"{x:.2f} with {self.whose}" for x in self.others) or "no other update"
+            null = "".join(f"{x:.2f} with another" for x in self.others) or "no other update"
         return f"cosine of its gradient {self.own:.2f} with this update, {null}"
 
 
@@ -115,6 +110,5 @@ def _with_targets(batch: Batch, task: Task) -> Batch | None:
 
 def _compared(task: Task, batch: Batch, seen: Observation, others: Sequence[Observation]) -> Fit:
     gradient = task.gradient(task.model(seen.sent), batch)
-    alone = {other.key.client for other in others} == {seen.key.client}
     own, *null = (cosine(gradient, each.update()) for each in (seen, *others))
-    return Fit(own, tuple(null), "another round's" if alone else "another's")
+    return Fit(own, tuple(null))

@@ -98,9 +98,8 @@ def _answer(name: str, those: Sequence[Outcome], findings: Findings) -> tuple[Sh
     facts["examples"] = counted(count, "example")
     if proven := sum(outcome.certified for outcome in guessed):
         return Shown(frozenset({"verbatim"})), say("guess.proven", proven=proven, **facts)
-    weighed = [o.fit.leads for o in guessed if o.fit and o.words is None]
-    fits = [leads for leads in weighed if leads is not None]
-    ahead = say("guess.ahead", ahead=sum(fits), of=len(fits)) if fits else ""
+    fits = [o.fit.leads for o in guessed if o.fit and o.words is None and o.fit.leads is not None]
+    ahead = say("guess.ahead", ahead=fits.count(True), of=len(fits)) if fits else ""
     return UNSCORED, say("guess.open", ahead=ahead, known=known, **facts)
 
 

@@ -63,10 +63,10 @@ class Outcome:
         said = f"{capital(str(weighed))}."
         if self.guess is None or sure:
             return said
-        if self.words is not None and self.words.borne_out:
-            return " ".join([said, sentence("guess.words_borne_out")])
-        open_ = self.fit is not None and self.fit.leads is not False
-        return said if open_ else " ".join([said, sentence("guess.not_borne_out")])
+        words = self.words is not None and self.words.borne_out
+        if not words and self.fit is not None and self.fit.leads is not False:
+            return said
+        return f"{said} {sentence('guess.words_borne_out' if words else 'guess.not_borne_out')}"
 
     @property
     def certified(self) -> int:

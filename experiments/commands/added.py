@@ -1,8 +1,8 @@
-"""Commands that are no part of the core: the shipped extras, and those of other packages."""
+"""Commands, imported as they are called: the core's, shipped extras, those of other packages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
@@ -25,13 +25,23 @@ EXTRAS = {
     "trees": "experiments.extras.trees.trees",
 }
 """Command -> its module, whose folder may be deleted: then the command is gone, and no more."""
+_PLACES = {
+    **dict.fromkeys(("simulate", "attack", "score", "report"), "experiments.commands.run"),
+    "attest": "experiments.attest.command",
+    **EXTRAS,
+}
+"""Command -> its module, where that has not its name."""
 
 
-def shipped_extras() -> Iterator[tuple[str, Callable[..., None]]]:
-    """Name and function of each extra that is on the disk."""
-    for name, module in EXTRAS.items():
-        if _is_there(module):
-            yield name, getattr(import_module(module), name)
+def shipped_extras() -> list[str]:
+    """The extras that are on the disk."""
+    return [name for name, module in EXTRAS.items() if _is_there(module)]
+
+
+def shipped_command(name: str) -> click.Command:
+    """A command of the core, or a shipped extra."""
+    module = import_module(_PLACES.get(name, f"experiments.commands.{name}"))
+    return _command(name, getattr(module, name, None) or getattr(module, f"{name}_"))
 
 
 def _is_there(module: str) -> bool:
@@ -54,10 +64,12 @@ def added_command(name: str) -> click.Command | None:
     if point is None:
         return None
     loaded = _load(point)
-    if isinstance(loaded, click.Command):
-        return loaded
+    return loaded if isinstance(loaded, click.Command) else _command(name, loaded)
+
+
+def _command(name: str, function: Callable[..., Any]) -> click.Command:
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(name)(loaded)
+    app.command(name)(function)
     return typer.main.get_command(app)
 
 

@@ -116,7 +116,7 @@ class Description:
             **vars(self),
             "image_shape": tuple(numbers(self.image_shape, "--image-shape")),
             "input_shape": tuple(numbers(self.input_shape, "--input-shape")),
-            "input_range": _range(self.input_range),
+            "input_range": numbers(self.input_range, "--input-range", float),
             "knows": override({}, self.knows or []),
         }
         return {name: value for name, value in values.items() if value}
@@ -197,20 +197,13 @@ def report_foreign(folder: Path, as_json: bool) -> int:
     return 0
 
 
-def numbers(text: str | None, option: str) -> list[int]:
+def numbers(text: str | None, option: str, kind: type[Any] = int) -> list[Any]:
     """Of an option with commas.
 
     Raises:
-        ConfigError: a part is no number.
+        ConfigError: a part is no number of this kind.
     """
     try:
-        return [int(part) for part in text.split(",")] if text else []
+        return [kind(part) for part in text.split(",")] if text else []
     except ValueError:
-        raise ConfigError(f"{option} {text}: write whole numbers, such as 3,32,32.") from None
-
-
-def _range(text: str | None) -> tuple[float, ...] | None:
-    try:
-        return tuple(float(part) for part in text.split(",")) if text else None
-    except ValueError:
-        raise ConfigError(f"--input-range {text}: write two numbers, for example -1,1.") from None
+        raise ConfigError(f"{option} {text}: write numbers, such as 3,32,32.") from None

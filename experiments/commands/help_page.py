@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
 
 import click
 import typer.core
 
-from experiments.commands.added import added_command, added_names
+from experiments.commands.added import (
+    added_command,
+    added_names,
+    shipped_command,
+    shipped_extras,
+)
 from fedsim.config.build import nearest
 from fedsim.errors import ConfigError
 
@@ -18,19 +25,25 @@ CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "Judge": ("calibrate", "check", "diff", "doctor", "limits", "audit"),
     "Captures of other applications": ("attest", "init"),
     "Look up": ("list", "describe", "schema", "new"),
+    "Extras": tuple(shipped_extras()),
 }
 """The core's commands by what they are for; attack, score and report take captures as well."""
+_SHIPPED = [name for names in CHAPTERS.values() for name in names]
 
 
 class Chapters(typer.core.TyperGroup):
     """A group of commands that lists them under the headings of ``CHAPTERS``, and then the rest."""
 
-    @property
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **options)
+        self.commands = {name: click.Command(name) for name in _SHIPPED}  # to suggest names
+
+    @cached_property
     def chapters(self) -> dict[str, tuple[str, ...]]:
-        """All headings with their commands; extras are those that are installed."""
-        known = {name for names in CHAPTERS.values() for name in names}
-        extras = [name for name in (*self.commands, *added_names()) if name not in known]
-        return {**CHAPTERS, "Extras": tuple(dict.fromkeys(extras))} if extras else {**CHAPTERS}
+        """All headings with their commands; extras are those that are installed, too."""
+        more = (name for name in added_names() if name not in _SHIPPED)
+        extras = (*CHAPTERS["Extras"], *more)
+        return {**CHAPTERS, "Extras": extras} if extras else dict(CHAPTERS)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Commands in the order of their chapters."""
@@ -39,7 +52,7 @@ class Chapters(typer.core.TyperGroup):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """A command whose numbers are finite: a range lets NaN through."""
-        command = super().get_command(ctx, name) or added_command(name)
+        command = shipped_command(name) if name in _SHIPPED else added_command(name)
         for parameter in command.params if command else ():
             if isinstance(parameter.type, click.types.FloatParamType):
                 parameter.callback = parameter.callback or _finite

@@ -14,7 +14,7 @@ from experiments.plan.config import ExperimentConfig, Plan, parse_experiment
 from experiments.plan.levels import check_levels, contradiction
 from experiments.plan.overrides import set_value
 from fedsim.api.cell import CellFolder
-from fedsim.config.build import build, registry, suggest
+from fedsim.config.build import build, registry
 from fedsim.config.cell import CellConfig
 from fedsim.errors import ConfigError
 from fedsim.store.files import write_json
@@ -61,7 +61,6 @@ def _cells(experiment: ExperimentConfig, run: Path, *, attacks: bool) -> Iterato
         from experiments.plan.entries import entries
 
         entries(experiment)
-    check_metrics(experiment)
     chains = _chains(experiment)
     for settled in _swept(experiment):
         _check_capture(settled)
@@ -86,16 +85,6 @@ def _cells(experiment: ExperimentConfig, run: Path, *, attacks: bool) -> Iterato
                     raise ConfigError(reason)
                 folder = run / f"{experiment.name}.{name}.{fingerprint(config)}"
                 yield Cell(folder, settled, config)
-
-
-def check_metrics(experiment: ExperimentConfig) -> None:
-    """Raise ``ConfigError`` for an unknown metric."""
-    from fedsim.metrics import METRICS
-
-    known = registry(METRICS, "fedsim.metrics")
-    for i, name in enumerate(experiment.metrics):
-        if name not in known:
-            raise ConfigError(f"metrics[{i}]: {name!r} is not a metric. {suggest(name, known)}")
 
 
 def _check_capture(experiment: ExperimentConfig) -> None:

@@ -11,7 +11,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -89,8 +89,9 @@ def unknown_names(table: Mapping[str, Any]) -> list[str]:
     faults = list[str]()
     for kind in ("attacks", "defenses"):
         known = pages(kind) if table.get(kind) else {}
+        fields = {name: page.options.get("properties", {}) for name, page in known.items()}
         for where, part in _single(kind, _listed(table, kind)):
-            faults += misnamed(part, where, known, partial(_names_of, known))
+            faults += misnamed(part, where, known, fields.__getitem__)
     metrics = pages("metrics") if table.get("metrics") else {}
     for i, name in enumerate(_listed(table, "metrics")):
         if name not in metrics:
@@ -101,10 +102,6 @@ def unknown_names(table: Mapping[str, Any]) -> list[str]:
 def _listed(table: Mapping[str, Any], key: str) -> Sequence[Any]:
     """A list of the file; empty where it is none, which its type refuses."""
     return value if isinstance(value := table.get(key, ()), list | tuple) else ()
-
-
-def _names_of(known: Mapping[str, ClassPage], name: str) -> list[str]:
-    return list(known[name].options.get("properties", {}))
 
 
 def _single(kind: str, tables: Sequence[Any]) -> Iterator[tuple[str, object]]:

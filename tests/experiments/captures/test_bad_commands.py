@@ -34,7 +34,7 @@ CASES: list[tuple[str, str, str]] = [
     (f"attack BARE {GPT2} --task classification", "as the vocabulary has", "Leave task out"),
     (f"attack BARE {GPT2} --knows eight", "expected key=value", "e.g."),
     (f"attack BARE {GPT2} --base lenet", "no pretrained weights", "Name a folder"),
-    (f"attack BARE {NET} --input-shape 6x128", "--input-shape 6x128", "write whole numbers"),
+    (f"attack BARE {NET} --input-shape 6x128", "--input-shape 6x128", "write numbers"),
     ("attack SAME", "equals what was sent", "Attack another capture"),
     ("attack CUT", "cut or altered", "."),
     (
