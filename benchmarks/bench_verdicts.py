@@ -132,8 +132,7 @@ def recorded(known: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
             "image returned, 1.25 dB better than the mean of all; labels leak, rows do not. 5 % "
             "readable: the image of every twentieth of 400 clients is 8 dB better, under one "
             "attack of those that are run.",
-            "Cut short: 70 % of the attacks' guesses, and 30 % of the null ones, are 3 dB above "
-            "the blind guess: those that the clock ended, or those that it did not.",
+            "Cut short: 70 % of guesses, but 30 % of null ones, are of a class 3 dB better.",
             "Covered: the interval of the mean lead holds the true .5 dB; the bound that is "
             "printed beside no leak found is at least that; and the bound on the share of "
             "clients with a recognisable example is at least the true tenth.",

@@ -94,8 +94,7 @@ def samples(rng: Numbers, clients: int, attacks: int) -> Table:
 def cut_short(rng: Numbers, clients: int, attacks: int, *, better: bool) -> Table:
     """Images guessed as well from any update, a class of jobs 3 dB above the blind guess.
 
-    Of the attacks' jobs 70 % are in it, of the controls', on a busier machine, 30 %: the jobs that
-    the clock ended if these are ``better``, else the others.
+    Of the attacks' jobs 70 % are in it, of the controls' 30 %: those cut short if ``better``.
     """
     base, whole = rng.normal(12.5, 1, clients), np.full(clients, "done")
     jobs = [(_BLIND, "none", whole, base)]
