@@ -154,7 +154,9 @@ def commands() -> dict[str, Command]:
     """The subcommands of ``fedsim`` by name."""
     group = typer.main.get_command(app)
     assert isinstance(group, Group)
-    return dict(group.commands)
+    context = Context(group)
+    known = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in known.items() if command is not None}
 
 
 def command_line() -> Page:

@@ -48,8 +48,9 @@ class Invocation:
         overrides = list(self.sets)
         if self.seed is not None:
             overrides.append(f"seeds=[{self.seed}]")
-        overrides += [*self._machine(), *self._clients()]
-        return load_plan(self.target, overrides, unknown_names)
+        return load_plan(
+            self.target, [*overrides, *self._machine(), *self._clients()], unknown_names
+        )
 
     def _machine(self) -> list[str]:
         """Overrides that change results by rounding at most; finished runs accept them too."""

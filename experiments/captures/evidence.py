@@ -83,8 +83,7 @@ class Evidence:
         if batch_of_words is None:
             return None
         others = [self.store.load(other) for other in self._others(key)]
-        readings = [store.load(key) for store in stores]
-        fits = [_compared(self.task, batch_of_words, seen, others) for seen in readings]
+        fits = [_compared(self.task, batch_of_words, each.load(key), others) for each in stores]
         return max(fits, key=lambda fit: fit.own)
 
     def _others(self, key: CaptureKey) -> list[CaptureKey]:

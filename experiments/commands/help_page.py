@@ -42,8 +42,8 @@ class Chapters(typer.core.TyperGroup):
     def chapters(self) -> dict[str, tuple[str, ...]]:
         """All headings with their commands; extras are those that are installed, too."""
         more = (name for name in added_names() if name not in _SHIPPED)
-        extras = (*CHAPTERS["Extras"], *more)
-        return {**CHAPTERS, "Extras": extras} if extras else dict(CHAPTERS)
+        known = {**CHAPTERS, "Extras": (*CHAPTERS["Extras"], *more)}
+        return {chapter: names for chapter, names in known.items() if names}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Commands in the order of their chapters."""
