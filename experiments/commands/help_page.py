@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import click
@@ -38,7 +37,7 @@ class Chapters(typer.core.TyperGroup):
         super().__init__(*args, **options)
         self.commands = {name: click.Command(name) for name in _SHIPPED}  # to suggest names
 
-    @cached_property
+    @property
     def chapters(self) -> dict[str, tuple[str, ...]]:
         """All headings with their commands; extras are those that are installed, too."""
         more = (name for name in added_names() if name not in _SHIPPED)

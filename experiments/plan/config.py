@@ -255,11 +255,7 @@ def find(experiment: str, near: Path | None = None) -> Path:
 
 
 def parse_experiment(table: Mapping[str, Any], unknown: Names = lambda _: ()) -> ExperimentConfig:
-    """Validate a table.
-
-    Args:
-        table: of an experiment file.
-        unknown: of the names in it.
+    """Validate a table of an experiment file, with the names in it.
 
     Raises:
         ConfigErrors: a line for each mistake, key, value, remedy: unknown keys first, missing last.
