@@ -2,9 +2,8 @@
 
 import pytest
 
-from benchmarks.bench_verdicts import READ, called, covered, recorded
+from benchmarks.bench_verdicts import READ, called, covered
 from benchmarks.verdict_draws import NULLS
-from docs.measured import ResultFile
 
 RUNS = 25
 
@@ -24,16 +23,3 @@ def test_a_readable_twentieth_of_400_clients_is_found(attacks: int) -> None:
 @pytest.mark.parametrize("clients", [8, 64])
 def test_bounds_cover(clients: int) -> None:
     assert min(covered(clients, RUNS)) >= RUNS - 5  # of .94 fewer have a chance of .004
-
-
-def test_the_result_file_has_its_form() -> None:
-    row = {
-        "setting": {"scores": "lists", "attacks": "1", "clients": "8"},
-        "measure": "called a leak",
-        "n": 400,
-        "mean": 0.04,
-        "unit": "of n",
-        "low": 0.02,
-        "high": 0.06,
-    }
-    ResultFile.model_validate(recorded([row], 1.0))

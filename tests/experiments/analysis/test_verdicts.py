@@ -164,12 +164,6 @@ def test_a_leak_in_one_round_is_not_hidden_by_the_others() -> None:
     assert verdict.reasons[0].numbers["part"] == 1
 
 
-def test_an_exact_example_without_any_baseline_decides_nothing() -> None:
-    verdict = verdict_of(rows(lambda c, r: float(c == 1), **ADAPTED))
-    assert verdict.word == "not decided"
-    assert "no_null" in kinds(verdict)
-
-
 def test_labels_of_few_clients_keep_a_verdict_open() -> None:
     """All labels right and none by chance; clients who are all alike have a wide interval."""
 
