@@ -51,9 +51,9 @@ class Fit(NamedTuple):
         return bool(over > t.isf(ERROR, count - 1) * scale)
 
     def __str__(self) -> str:
-        null = f"at most {max(self.others):.2f} with {len(self.others)} other updates"
-        if len(self.others) < 2:
-            null = "".join(f"{x:.2f} with another" for x in self.others) or "no other update"
+        null = "".join(f"{x:.2f} with another" for x in self.others) or "no other update"
+        if len(self.others) > 1:
+            null = f"at most {max(self.others):.2f} with {len(self.others)} other updates"
         return f"cosine of its gradient {self.own:.2f} with this update, {null}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -132,25 +132,21 @@ def tried(spread: float = 0.001) -> list[ScoreRow]:
     return [*rows(near(spread), **ADAPTED), *other(**ADAPTED), *prior()]
 
 
-def without(scores: Iterable[ScoreRow], status: str, blind: bool = False) -> list[ScoreRow]:
-    """The rows, those of client 0 by the attack, or by its baselines, with another status."""
-    return [
-        replace(row, status=status)
-        if row.client == 0 and blind == (row.attack == PRIOR_ONLY or row.control != "none")
-        else row
-        for row in scores
-    ]
+def without(scores: Sequence[ScoreRow], status: str) -> list[ScoreRow]:
+    """The rows, those of client 0 by the attack with another status."""
+    lost = [row.client == 0 and (row.attack, row.control) == ("lamp", "none") for row in scores]
+    return [replace(r, status=status) if no else r for r, no in zip(scores, lost, strict=True)]
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout", "exhausted"])
 def test_a_null_guess_counts_if_it_ended_as_the_victims_own_did(status: str) -> None:
-    lost = verdict_of(without(tried(), status, blind=True), works(**ADAPTED))
-    assert (lost.word, kinds(lost)) == ("not decided", ["no_null"])
     high = [*rows(lambda c, r: 0.5 + near(0.001)(c, r), **ADAPTED), *other(**ADAPTED)]
     for cut in (OTHER_CLIENT,), ("none",), ("none", OTHER_CLIENT):
         some = [replace(r, status=status if r.control in cut else "done") for r in high]
         counts = cut == ("none",) if status == "failed" else len(cut) == 2
         assert verdict_of(some, prior()).word == ("leaks" if counts else "not decided")
+    blind = verdict_of(high, (replace(row, status=status) for row in prior()))
+    assert (blind.word, kinds(blind)[0]) == ("not decided", "no_null")
 
 
 def test_a_leak_in_one_round_is_not_hidden_by_the_others() -> None:
