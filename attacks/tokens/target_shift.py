@@ -11,25 +11,34 @@ from fedsim.store.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
 
-_NEARER = 0.025
-"""Difference of cosines with the update from which the words after next are the targets. Of six
-texts in the span whose labels were shifted twice it is .054 and more (.27 of gpt2-8k), of others
-below 0; half and twice of it judge the tests alike."""
+_SHIFTS = range(5)
+_LEAST = 0.6
+_LEAD = 0.25
+"""Least cosine of the update with the gradient towards the words so many places on, and its least
+lead over all other distances, as a share of what it lacks to 1. Of 36 texts that lack their last
+words the right distance has .69 to .98 and a lead of .3 and more; where targets are another text's,
+random, distilled or turned round, .82 at most and a lead of .14. Half of the lead names such
+targets, twice of it misses every second shift of a small model."""
 
 
 def shift_note(observation: Observation, task: TextTask, guess: Batch) -> str:
     """That targets are not the next words, where sentences in the span show it; else empty.
 
-    Data and model may both shift the labels: the last words of a text are then targets alone.
+    Data and model may both shift the labels, or neither may. Words that are targets alone, at the
+    end of a text, are not in the guess.
     """
     if task.spec.kind != "language-modelling" or guess.inputs.shape[1] < 4:
         return ""
-    once, twice = (_cosine(observation, task, guess, shift) for shift in (1, 2))
-    if twice <= max(once, 0.0) + _NEARER:
+    near = {shift: _cosine(observation, task, guess, shift) for shift in _SHIFTS}
+    second, best = sorted(near.values())[-2:]
+    places = max(near, key=lambda shift: near[shift])
+    if places == 1 or best < _LEAST or best - second < _LEAD * (1 - best):
         return ""
+    if places == 0:
+        return "the targets are the words themselves, as where neither data nor model shifts them"
     return (
-        "the targets are not the next words but those after them, as where data and model both "
-        "shift the labels: the last words of each text are targets alone, and are missing"
+        f"the targets are not the next words but those {places} places on, as where data and model "
+        f"both shift the labels: the last words of each text are targets alone, and are missing"
     )
 
 
@@ -39,7 +48,7 @@ def _cosine(observation: Observation, task: TextTask, guess: Batch, shift: int) 
     mask = torch.ones_like(guess.inputs) if guess.mask is None else guess.mask
     logits = cast(Any, network)(input_ids=guess.inputs, attention_mask=mask).logits
     targets = guess.inputs.masked_fill(mask == 0, -100)[:, shift:]
-    loss = cross_entropy(logits[:, :-shift].flatten(0, 1), targets.flatten())
+    loss = cross_entropy(logits[:, : logits.shape[1] - shift].flatten(0, 1), targets.flatten())
     parameters = {
         name: value
         for name, value in network.named_parameters()
