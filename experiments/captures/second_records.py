@@ -8,9 +8,15 @@ their metrics. After one step of Adam the first moment is ``(1 - beta) g``, the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from io import BytesIO
+from typing import Any
 
+import numpy as np
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -28,6 +34,8 @@ _PARALLEL = 0.999
 """Cosine from which a record says no more than the update."""
 
 
+_GROWS = 8  # times its size that an archive may grow, twice of what float32 zeros of a mask need
+_MANY = 64  # entries of a record that is named by its size alone: a list of losses has fewer
 _SEVERAL = 2  # matrices by which scores are told
 _ASKED = 4  # matrices, the smallest ones, whose directions are counted
 _FEWER = 0.5
@@ -48,22 +56,62 @@ def read_beside(store: CaptureStore, reading: Reading, network: nn.Module) -> Re
         reading: of the reply, under the names of ``network``.
         network: whose parameters the records are compared with.
     """
-    seen = reading.observation
-    beside = store.beside(seen.key)[1]
-    listed = [_listed("model", store.load(seen.key).received, "", seen.kind)]
+    seen, model = reading.observation, store.load(reading.observation.key)
+    shared = model.received.keys() & model.sent.keys() or model.received.keys()
+    beside = {f"model/{k}": v for k, v in model.received.items() if k not in shared}
+    for place, value in store.beside(seen.key)[1].items():
+        beside |= _opened(place, value)
+    listed = [_listed("model", {k: model.received[k] for k in shared}, "", seen.kind)]
     found, unread, best = list[Finding](), list[str](), seen
     for record, tensors, likened in _records(beside, network):
         gradient, what = _gradient(likened, seen) if likened else (None, "")
-        listed.append(_listed(record, tensors, "the model's shapes" if likened else "", what))
-        if likened and not what and best is seen:
-            unread.append(f"{record!r}, {len(tensors)} tensor{'s' * (len(tensors) > 1)}")
+        relation = "the model's shapes" if likened else _size_of(tensors, network)
+        listed.append(_listed(record, tensors, relation, what))
+        if relation and not what and best is seen:
+            count = f"{len(tensors)} tensor{'s' * (len(tensors) > 1)}"
+            unread.append(f"{record!r}, {count} of {relation}")
         if gradient is not None and best is seen:
             best = replace(seen, kind="gradient", received=gradient)
             found.append(Finding("record", f"{record!r} beside it was read as {what}"))
     if unread:
-        said = f"beside the model came {' and '.join(unread)} of the model's shapes, which were not"
-        found.append(Finding("unread_record", f"{said} read: pass them as gradients", hides=True))
+        said = f"beside the model came {' and '.join(unread)}, which were not read"
+        found.append(Finding("unread_record", f"{said}: pass them as gradients", hides=True))
     return replace(reading.finding(*found, observation=best), wire=tuple(listed))
+
+
+def _opened(place: str, value: torch.Tensor) -> Tensors:
+    """The arrays in bytes that numpy, safetensors or torch wrote, by place; else the value.
+
+    Nothing is unpickled, and no archive is opened that grows beyond ``_GROWS`` times its size.
+    """
+    if value.dtype == torch.uint8 and value.dim() == 1:
+        raw = value.numpy().tobytes()
+        for read in (_of_numpy, safetensors.torch.load, _of_torch):
+            with suppress(Exception):
+                if zipfile.is_zipfile(BytesIO(raw)):
+                    inside = zipfile.ZipFile(BytesIO(raw)).infolist()
+                    if sum(file.file_size for file in inside) > _GROWS * len(raw):
+                        break
+                content = read(raw)
+                values = content if isinstance(content, Mapping) else {"": content}
+                record = place.replace("/", ".")
+                return {f"{record}/{name}": torch.as_tensor(each) for name, each in values.items()}
+    return {place: value}
+
+
+def _of_numpy(raw: bytes) -> Any:  # noqa: ANN401
+    return np.load(BytesIO(raw), allow_pickle=False)
+
+
+def _of_torch(raw: bytes) -> Any:  # noqa: ANN401
+    return torch.load(BytesIO(raw), weights_only=True)
+
+
+def _size_of(tensors: Tensors, network: nn.Module) -> str:
+    """The parameter of which a record may be the gradient alone; empty for none or several."""
+    sizes = [value.numel() for value in tensors.values()]
+    alike = [name for name, value in network.named_parameters() if [value.numel()] == sizes]
+    return f"the size of {alike[0]!r}" if len(alike) == 1 and sizes[0] >= _MANY else ""
 
 
 def _records(beside: Tensors, network: nn.Module) -> Iterator[tuple[str, Tensors, Tensors]]:

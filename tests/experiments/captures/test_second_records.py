@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -98,6 +101,29 @@ def both(after: nn.Module, state: torch.optim.Optimizer) -> Tensors:
     return first | second | steps
 
 
+def packed(write: Callable[[Tensors], bytes]) -> Callable[..., Tensors]:
+    """As ``ConfigRecord`` holds what a client packed."""
+
+    def made(after: nn.Module, state: torch.optim.Optimizer) -> Tensors:
+        gradient = {name: value.grad for name, value in after.named_parameters()}
+        raw = write({name: value for name, value in gradient.items() if value is not None})
+        return {"extra/gradient": torch.frombuffer(bytearray(raw), dtype=torch.uint8)}
+
+    return made
+
+
+def npz(tensors: Tensors) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **{name: value.numpy() for name, value in tensors.items()})
+    return file.getvalue()
+
+
+def pickled(tensors: Tensors) -> bytes:
+    file = io.BytesIO()
+    torch.save(tensors, file)
+    return file.getvalue()
+
+
 READ: dict[str, tuple[Callable[..., Tensors], str]] = {
     "moment": (moments("exp_avg", "optimizer/{which}.{name}"), "a gradient up to its length"),
     "moment by place": (moments("exp_avg", "state/{number}"), "a gradient up to its length"),
@@ -108,6 +134,9 @@ READ: dict[str, tuple[Callable[..., Tensors], str]] = {
     "Fisher": (slopes(lambda g, w: g.square(), "fisher"), "squares of a gradient"),
     "saliency": (slopes(lambda g, w: (g * w).abs(), "scores"), "scores |g w| of a gradient"),
     "list in metrics": (vector, "a gradient up to its length"),
+    "npz": (packed(npz), "a gradient up to its length"),
+    "safetensors": (packed(safetensors.torch.save), "a gradient up to its length"),
+    "torch.save": (packed(pickled), "a gradient up to its length"),
     "whole state": (both, "a gradient up to its length"),
 }
 
@@ -123,6 +152,38 @@ def test_a_record_that_shows_the_gradient_is_read(name: str, tmp_path: Path) -> 
     guess: Guess = fedsim.attack(update, "closed_form", quiet=True)
     assert guess.certified == (True,)
     assert fedsim.score(guess, truth=picture()).mean("psnr") > 60
+
+
+def test_tensors_behind_the_models_own_are_read(tmp_path: Path) -> None:
+    before, after, _ = trained("adam")
+    sent, received = before.state_dict(), after.state_dict()
+    more = {f"grad.{n}": value.grad for n, value in after.named_parameters()}
+    arrays = {name: value.numpy() for name, value in (received | more).items() if value is not None}
+    start = Sent("arrays", {name: value.numpy() for name, value in sent.items()})
+    writer = CaptureWriter(CaptureStore(tmp_path), None)
+    writer.submit(1, [Reply(3, None, Knowledge(), arrays, start, 1)])
+    writer.flush()
+    (update,) = fedsim.captured(tmp_path, before, loss=loss, image_shape=SHAPE)
+    assert "'model' beside it was read as a gradient" in update.match
+    guess: Guess = fedsim.attack(update, "closed_form", quiet=True)
+    assert guess.certified == (True,)
+
+
+def test_the_gradient_of_one_layer_alone_is_named(tmp_path: Path) -> None:
+    def first(after: nn.Module, state: torch.optim.Optimizer) -> Tensors:
+        return {"metrics/first": after.get_parameter("1.weight").grad.flatten()}  # type: ignore[union-attr]
+
+    update = victim(tmp_path, "adam", first)
+    assert "'metrics', 1 tensor of the size of '1.weight', which were not read" in update.doubt
+
+
+@pytest.mark.parametrize("raw", [b"\x93NUMPY", b"PK\x03\x04", b"", npz({"a": torch.zeros(10**6)})])
+def test_bytes_that_are_no_arrays_stay_bytes(raw: bytes, tmp_path: Path) -> None:
+    """The last is an archive of four megabytes in as many kilobytes."""
+    beside = {"extra/blob": torch.frombuffer(bytearray(raw or b"0"), dtype=torch.uint8)}
+    update = victim(tmp_path, "sgd", lambda *_: beside)
+    assert "'extra' (1 tensor, not read)" in str(update)
+    assert not update.doubt
 
 
 def test_a_record_that_says_no_more_changes_nothing(tmp_path: Path) -> None:
