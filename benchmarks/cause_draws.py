@@ -55,6 +55,8 @@ CAUSES = {
     "Muon on the head": "is orthogonalised",
     "Muon that decays, AdamW beside": "is orthogonalised",
     "transposed": "is the transposed one",
+    "ascent": "",
+    "centralised": "add up to 0, as after gradient centralisation",
     "mixed labels": "its labels are mixed, 70%",
     "smoothed labels": "labels are smoothed by 0.1",
     "dropout": "as under dropout, a mask of units",
@@ -148,6 +150,10 @@ def step(cause: str, network: Net, image: Tensor, label: Tensor, seed: int) -> T
             name: v.T if v.dim() == 2 and v.shape[0] == v.shape[1] else v
             for name, v in slopes.items()
         }
+    if cause == "centralised":
+        slopes = {k: v - v.mean(1, keepdim=True) if v.dim() > 1 else v for k, v in slopes.items()}
+    if cause == "ascent":
+        slopes = {name: -value for name, value in slopes.items()}
     if cause == "clipped by entry":
         slopes = {name: v.clamp(-0.1, 0.1) for name, v in slopes.items()}
     if cause == "masked entries":

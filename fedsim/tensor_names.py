@@ -141,6 +141,8 @@ def _tensors(given: Given, what: str) -> Tensors:
         pairs = [(str(name), value) for name, value in given.items() if value is not None]
     elif isinstance(given, Sequence) and not isinstance(given, str):
         pairs = [(str(number), value) for number, value in enumerate(given)]
+    elif getattr(given, "ndim", 0) == 1:  # of all tensors, one behind the other
+        pairs = [("0", given)]
     else:
         raise ConfigError(
             f"{what}: got {type(given).__name__}. Pass a dictionary of tensors by name, or a list "
@@ -153,6 +155,8 @@ def _tensors(given: Given, what: str) -> Tensors:
         try:
             tensor = torch.as_tensor(value).detach().cpu()
             tensor = tensor.dequantize() if tensor.is_quantized else tensor
+            if tensor.is_complex():
+                raise ConfigError(f"{what}: {name!r} holds complex numbers. Pass real tensors.")
             if tensor.is_floating_point() and tensor.itemsize == 1:
                 tensor = tensor.float()  # arithmetic knows no such format
             # Gradients of an embedding with sparse=True; a pruned weight may be of another layout.

@@ -1,5 +1,7 @@
 """Other applications' names lead to a network's own."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -113,3 +115,17 @@ def test_sparse_gradients_are_read_as_dense_ones(layout: str, by_name: bool) -> 
     given = dict(zip(names, listed, strict=True)) if by_name else listed
     read = named(given, network, "gradients").tensors
     assert all(torch.equal(read[name], value) for name, value in zip(names, dense, strict=True))
+
+
+@pytest.mark.parametrize("form", [torch.as_tensor, lambda vector: vector.numpy()])
+def test_a_single_vector_of_all_tensors_is_taken_apart(form: Any) -> None:
+    network = nn.Linear(3, 2)
+    vector = torch.arange(8.0)
+    matched = named(form(vector), network, "gradients").tensors
+    assert torch.equal(matched["weight"], vector[:6].view(2, 3))
+    assert torch.equal(matched["bias"], vector[6:])
+
+
+def test_complex_numbers_are_named() -> None:
+    with pytest.raises(ConfigError, match="'weight' holds complex numbers"):
+        named({"weight": torch.zeros(2, 3, dtype=torch.complex64)}, nn.Linear(3, 2), "gradients")

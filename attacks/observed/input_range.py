@@ -39,6 +39,9 @@ _SLACK = 0.15
 """Deviation by a range's width, and of log contrast, not held against it: no law is exact."""
 _ROUGH = 1.9
 """Roughness above which noise or another defense covers the gradient; that of images is below."""
+_CENTRED = 1e-4
+"""Sum of a unit's slopes, as a share of their sizes, that is none; rounding leaves 1e-6, and of the
+images of a range each unit has 1e-2 and more."""
 _NEVER = 1e9
 """Stands for infinity where means are taken."""
 _DARK = 0.5
@@ -273,6 +276,9 @@ def _gradient(
         return numbers(slopes, totals)
 
     update = observation.update(names)
+    slopes = update[names[0]].flatten(1)
+    if float(slopes.sum(1).abs().max()) < _CENTRED * float(slopes.abs().sum(1).max()):
+        return None  # the mean was taken out, of the gradient or of the input
     if _roughness(update[names[0]]) > _ROUGH or _filtered(observation, names):
         return None
     what = f"the gradient of {names[0]!r} shows"

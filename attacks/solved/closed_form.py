@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
-from attacks.observed.departures import OPEN, departure, lit, sent_error
+from attacks.observed.departures import EXPLAINED, OPEN, departure, is_single, shown
 from attacks.observed.replay import gradient_or_multiple, replay, step_length
 from attacks.observed.seen_input import check_plain, range_note
 from attacks.observed.single_target import (
@@ -34,15 +34,6 @@ from fedsim.store.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
-_SINGLE = 1e-4
-"""Second singular value of a layer's gradient, as a share of the first, up to which it is that of a
-single input; float32 weights leave 1e-6, and rounding to eight bits 1e-2."""
-_ALIKE = 0.05
-"""Spread of the sizes of a gradient's entries, as a share of their mean, below which they are signs
-or steps of Adam."""
-_EXPLAINED = 0.1
-"""Relative error of a solution's gradient below which the update is not said to tell nothing;
-halved and doubled, no test changes."""
 SOLVED_IMAGE = 1e-5
 """Largest relative error of the message at which a proof is sharp: a pixel that is off by five
 bytes shows from about 2e-5 on."""
@@ -149,19 +140,19 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
             weight = gradient[sequence.first.weight]
             signed = any((value < 0).any() for value in gradient.values())
             scale = scale_note(target.trusted) if scaled else ""
-            shown = _shown(observation, task, batch, weight, proof.error)
-            if shown is None and _is_single(weight):
+            better = shown(observation, task, batch, weight, proof.error)
+            if better is None and is_single(weight):
                 note = OPEN if signed and not task.doubt else ""
-                shown = Reconstruction(batch, proof.error, confidence=("guess",), note=note)
-            if shown is not None:
-                single = _is_single(weight) and proof.error < _EXPLAINED
-                return replace(shown, note=scale) if single else shown
+                better = Reconstruction(batch, proof.error, confidence=("guess",), note=note)
+            if better is not None:
+                single = is_single(weight) and proof.error < EXPLAINED
+                return replace(better, note=scale) if single else better
         if smoothed := smoothing_note(observation, task, batch):
             return Reconstruction(
                 batch, objective=proof.error, confidence=("guess",), note=smoothed
             )
     if sequence.head.bias not in gradient:
-        if solved is None or solved.error >= _EXPLAINED:
+        if solved is None or solved.error >= EXPLAINED:
             raise CannotAttack(
                 "no image explains the update, and what noise leaves of one is estimated beside "
                 "the head's bias, which is not there",
@@ -181,35 +172,6 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
     return replace(guess, note=departure(observation, task, guess.guess.to("cpu"), exact=exact))
 
 
-def _shown(
-    observation: Observation, task: Task, batch: Batch, weight: Tensor, error: float
-) -> Reconstruction | None:
-    """What a first linear layer shows, with the cause why it does not make the rest; None if none.
-
-    Args:
-        observation: of one client.
-        task: as described.
-        batch: what solves the layers.
-        weight: gradient of the first layer.
-        error: relative, of the gradient of ``batch``.
-    """
-    single = _is_single(weight)
-    if single and error < _EXPLAINED:
-        return Reconstruction(batch, error, confidence=("guess",))
-    if note := departure(observation, task, batch, exact=not single):
-        part = None if single else sent_error(observation, task, batch.to("cpu"))
-        error = error if part is None else part
-        return Reconstruction(batch, error, confidence=("guess",), note=note)
-    if weight.dim() != 2:
-        return None
-    # Steps of Muon blow other directions up, yet the input's stays the first.
-    direction = torch.linalg.svd(weight, full_matrices=False).Vh[0]
-    lighter = lit(observation, task, direction.cpu(), batch.labels.cpu())
-    if lighter and (note := departure(observation, task, lighter, exact=True)):
-        return Reconstruction(lighter, confidence=("guess",), note=note)
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Solved:
     """The image that solves all layers, and the relative error of its gradient."""
@@ -219,22 +181,13 @@ class Solved:
     error: float
 
 
-def _is_single(weight: Tensor) -> bool:
-    """Whether a linear layer's gradient is that of a single input, and no product of signs."""
-    if weight.dim() != 2 or min(weight.shape) < 2:
-        return False
-    first, second = torch.linalg.svdvals(weight)[:2].tolist()
-    sizes = weight[weight != 0].abs()
-    return second < _SINGLE * first and float(sizes.std()) > _ALIKE * float(sizes.mean())
-
-
 def _estimated(
     estimated: ImageEstimate, solved: Solved | None, gradient: Tensors
 ) -> Reconstruction:
     """The likeliest of the estimate and the layers' solution, or the prior's mean."""
     best, model = estimated.posterior, estimated.estimator
     image, target, note = best.image.clamp(0, 1), best.target, ""
-    explained = solved is not None and solved.error < _EXPLAINED
+    explained = solved is not None and solved.error < EXPLAINED
     blank = not estimated.informed and not explained
     if blank:
         image = estimated.prior.mean

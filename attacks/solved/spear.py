@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.declared import recovered
+from attacks.observed.departures import shown
 from attacks.observed.first_linear import (
     FirstLinear,
     find_first_linear,
@@ -161,7 +162,8 @@ class Spear(Attack):
                 guess = update.judge(columns) if agreement >= _PROVABLE_AGREEMENT else None
             job.report(done, 1 - agreement, "")
         steps = done + (dictionary.programs if dictionary else 0)
-        best = replace(guess or update.judge(columns), steps=steps, expired=expired)
+        best = update.caused(guess or update.judge(columns))
+        best = replace(best, steps=steps, expired=expired)
         return recovered(best, observation, network) if self.adaptive else best
 
     def _sampled(self) -> int:
@@ -229,6 +231,17 @@ class _Update:
         """Of each image's loss at the live units, for each class: ``(image, class, unit)``."""
         images = images.reshape(-1, *self.task.spec.input_shape)
         return slopes(self.network, self.task, self.layer, images)[:, :, self.factors.live]
+
+    def caused(self, guess: Reconstruction) -> Reconstruction:
+        """With the cause why one image does not make the rest of the update, where a test tells."""
+        if guess.certified or len(guess.guess) != 1:
+            return guess
+        weight = self.observation.update((self.layer.weight,))[self.layer.weight]
+        better = shown(self.observation, self.task, guess.guess, weight, guess.objective or 1.0)
+        if better is None or not better.note:
+            return guess
+        note = "; ".join(filter(None, (better.note, guess.note)))
+        return replace(better, note=note, confidence=guess.confidence)
 
     def judge(self, columns: Tensor) -> Reconstruction:
         """The images of the columns, their labels and their confidence."""

@@ -14,9 +14,9 @@ from attacks.observed.input_range import likely_range, range_evidence
 from experiments.captures.client_layers import with_client_layers
 from experiments.captures.control_variates import plain_steps
 from experiments.captures.facts import facts_of
-from experiments.captures.reading import Reading
+from experiments.captures.reading import Reading, descending
 from experiments.captures.second_records import read_beside
-from experiments.captures.update import Update, descending, update_of, without_decayed
+from experiments.captures.update import Update, update_of, without_decayed
 from experiments.plan.known_model import check_model_is_known
 from fedsim.config.build import suggest
 from fedsim.config.named_code import is_named, options_of_code

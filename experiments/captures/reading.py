@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from attacks.observed import output_rows
+from fedsim.reply_kind import ascends
 from fedsim.store.capture import Observation
+from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 
 
@@ -84,6 +87,35 @@ class Reading:
     def doubt(self) -> str:
         """Why the model may not explain it, as in ``CaptureRecord``."""
         return _said(found for found in self.findings if found.hides)
+
+
+def descending(reading: Reading, task: Task) -> Reading:
+    """An update with the sign of a loss's gradient, where it shows that its own is the opposite.
+
+    Steps of one example alone show it: several that ascend may look like one class that descends.
+    """
+    seen = reading.observation
+    if seen.kind != "gradient" and seen.knowledge.num_examples != 1:
+        return reading
+    arrays = {name: value.float().numpy() for name, value in seen.update().items()}
+    by_bias = ascends(arrays, seen.knowledge.num_examples)
+    if not by_bias and not (seen.kind == "gradient" and output_rows.ascends(seen, task)):
+        return reading
+    turned, said = _turned(seen, task), "they rise where a loss's fall, and were turned round"
+    return reading.finding(Finding("turned", said), observation=turned)
+
+
+def _turned(seen: Observation, task: Task) -> Observation:
+    """With minus the update; running statistics stay."""
+    if seen.kind != "weights":
+        return replace(seen, received={name: -value for name, value in seen.received.items()})
+    trained = seen.received.keys() & {name for name, _ in task.build().named_parameters()}
+    turned = {
+        name: (2 * seen.sent[name].double() - seen.received[name].double())
+        for name in trained & seen.sent.keys()
+    }
+    turned = {name: value.to(seen.received[name].dtype) for name, value in turned.items()}
+    return replace(seen, received={**seen.received, **turned})
 
 
 def cosine(a: Tensors, b: Tensors) -> float:

@@ -10,20 +10,19 @@ import torch
 from torch import nn
 
 from attacks.foreign.readings import OpenReply
-from attacks.observed import output_rows
 from attacks.observed.input_range import likely_range, range_evidence
 from attacks.observed.readings import on_grid
 from attacks.observed.running_statistics import facts_shown
 from attacks.observed.weight_decay import loss_penalty, without_decay
 from experiments.captures.facts import facts_of
 from experiments.captures.multiples import multiple_of
-from experiments.captures.reading import Finding, Reading
+from experiments.captures.reading import Finding, Reading, descending
 from experiments.captures.second_records import without_weights
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge, Origin
 from fedsim.models.adapters import is_adapter
 from fedsim.precision import at_own_precision
-from fedsim.reply_kind import ascends, weights_behind
+from fedsim.reply_kind import weights_behind
 from fedsim.store.capture import CaptureKey, Kind, Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import Loss, Model, task_of
@@ -302,10 +301,6 @@ def _one_kind(
             "Update.of: pass either gradients=, or before= and after=, the weights of a local "
             "training."
         )
-    if any(isinstance(given, torch.Tensor) for given in (gradients, after, before)):
-        raise ConfigError(
-            "Update.of: got a single tensor. Pass a list of tensors, or a dict by name."
-        )
     if before is not None:
         return before
     if isinstance(model, nn.Module) and gradients is not None:
@@ -314,20 +309,6 @@ def _one_kind(
         "before: the weights that the client started from are missing. Pass before=, a copy of "
         "model.state_dict() from before the training."
     )
-
-
-def descending(reading: Reading, task: Task) -> Reading:
-    """Gradients with the sign of a loss's, where they show that theirs is the opposite."""
-    seen = reading.observation
-    if seen.kind != "gradient":
-        return reading
-    arrays = {name: value.float().numpy() for name, value in seen.received.items()}
-    by_bias = ascends(arrays, seen.knowledge.num_examples)
-    if not by_bias and not output_rows.ascends(seen, task):
-        return reading
-    turned = replace(seen, received={name: -value for name, value in seen.received.items()})
-    said = "they rise where a loss's fall, and were turned round"
-    return reading.finding(Finding("turned", said), observation=turned)
 
 
 def without_decayed(reading: Reading, task: Task) -> Reading:

@@ -21,7 +21,7 @@ from fedsim.tasks.checkpoints import without_checkpoints
 from fedsim.tasks.given_transformer import is_transformer, transformer_task, unwrapped
 from fedsim.tasks.images import ImageClassification
 from fedsim.tasks.inputs import InputForm, Range
-from fedsim.tasks.loss_findings import findings
+from fedsim.tasks.loss_findings import failing, findings, runs, said_of
 from fedsim.tasks.targets import (
     TargetForm,
     bypassed,
@@ -263,10 +263,7 @@ def _unusual(task: GivenNetwork, network: nn.Module, width: int, form: InputForm
         inputs = form.given(batch.inputs)
         return Batch(inputs, task.takes.given(batch.labels, inputs.dtype))
 
-    try:
-        return findings(task.objective, network, task.takes, width, given, form.pixels)
-    except Exception:  # the loss is foreign code, and has run on one example
-        return ""
+    return findings(task.objective, network, task.takes, width, given, form.pixels)
 
 
 def _outputs(
@@ -282,11 +279,11 @@ def _outputs(
             returned = network(inputs)
     except Exception as error:  # the network is foreign code
         returned = None
-        if not _runs(objective, network, inputs):  # it may take more than an input
+        if not runs(objective, network, inputs):  # it may take more than an input
             raise ConfigError(
                 f"{'image' if len(form.shape) == 3 else 'input'}_shape: {type(network).__name__} "
-                f"does not take inputs of {form.shape} ({_said(error)}), nor does the loss call it "
-                "with such. Pass the shape that it takes."
+                f"does not take inputs of {form.shape} ({said_of(error)}), nor does the loss call "
+                "it with such. Pass the shape that it takes."
             ) from None
     finally:
         hook.remove()
@@ -309,17 +306,6 @@ def _outputs(
         f"image; targets of shape {shapes[0][2:] or shapes[0][1:]} are not supported. Pass a "
         "network that classifies whole inputs."
     )
-
-
-def _runs(objective: Loss, network: nn.Module, inputs: Tensor) -> bool:
-    """Whether the loss can be computed for some form of targets."""
-    for labels in (torch.zeros(1, dtype=torch.int64), torch.zeros(1), torch.zeros(1, 1)):
-        try:
-            objective(network, Batch(inputs, labels))
-        except Exception:
-            continue
-        return True
-    return False
 
 
 def _tensors(returned: Any) -> list[Tensor]:  # noqa: ANN401
@@ -345,22 +331,14 @@ def _targets(
     except ConfigError:
         raise
     except Exception as error:  # the loss is foreign code
-        raise _failing(error) from None
-
-
-def _failing(error: Exception) -> ConfigError:
-    return ConfigError(
-        f"loss: fails on one example ({_said(error)}). Write a function of (model, batch), with "
-        "batch.inputs and batch.labels, of a network in eval mode: what forward returns must not "
-        "depend on self.training."
-    )
+        raise failing(error, objective, network, inputs) from None
 
 
 def _check_loss(task: GivenNetwork, network: nn.Module, batch: Batch) -> None:
     try:
         value = task.loss(network, batch)
     except Exception as error:  # the loss is foreign code
-        raise _failing(error) from None
+        raise failing(error, task.objective, network, batch.inputs) from None
     check_scalar(value)
 
 
@@ -371,10 +349,6 @@ def _mixes(task: GivenNetwork, network: nn.Module, pixels: Tensor) -> bool:
     except Exception:  # the loss is foreign code, and has run in float32
         return True
     return False
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
 def _cross_entropy(network: Any, batch: Batch) -> Tensor:  # noqa: ANN401

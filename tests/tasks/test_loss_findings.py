@@ -138,3 +138,24 @@ def test_a_loss_without_labels_is_matched_by_dlg() -> None:
     guess: Guess = fedsim.attack(victim, "dlg", quiet=True, budget=10)
     assert guess.objective is not None
     assert guess.objective < 1e-6
+
+
+def triplets(model: Any, batch: Any) -> Tensor:
+    rows = model(batch.inputs)
+    return F.triplet_margin_loss(rows[0::3], rows[1::3], rows[2::3], margin=5.0)
+
+
+def pairs(model: Any, batch: Any) -> Tensor:
+    rows = F.normalize(model(batch.inputs))
+    alike = rows @ rows.T - 9 * torch.eye(len(rows))
+    return F.cross_entropy(alike, torch.arange(len(rows)) ^ 1)
+
+
+def test_a_loss_of_triples_couples_examples() -> None:
+    doubt = update(net(), triplets, torch.tensor([0, 1, 2])).doubt
+    assert doubt.startswith("the loss couples the examples of a batch")
+
+
+def test_a_loss_that_needs_two_examples_is_refused_for_that() -> None:
+    with pytest.raises(ConfigError, match="runs on 2 examples and fails on one"):
+        update(net(), pairs, torch.tensor([0, 1]))
