@@ -114,7 +114,8 @@ def packed(write: Callable[[Tensors], bytes]) -> Callable[..., Tensors]:
 
 def npz(tensors: Tensors) -> bytes:
     file = io.BytesIO()
-    np.savez_compressed(file, **{name: value.numpy() for name, value in tensors.items()})
+    arrays: dict[str, Any] = {name: value.numpy() for name, value in tensors.items()}
+    np.savez_compressed(file, **arrays)
     return file.getvalue()
 
 
