@@ -94,6 +94,9 @@ class Sequence:
         weight, squares = gradient[last.weight], slopes.square()
         # A zero among others of its column was left out, as by a mask, and says nothing.
         sent = weight != 0 if self.first and not read(weight).step else torch.ones_like(weight)
+        if not sent.all():
+            slopes = _completed(weight, slopes)
+            squares = slopes.square()
         values = weight.T @ slopes / (sent.to(squares).T @ squares).clamp(min=1e-300)
         slope = model.network.get_parameter(last.weight).T @ slopes
         for layer in reversed(self.layers):
@@ -101,6 +104,28 @@ class Sequence:
             floor = 0.0 if layer is self.layers[-1] else _CLOSED_FORM_FLOOR
             values, slope = layer.invert(values, slope, gradient[f"{layer.name}.weight"], floor)
         return values
+
+
+def _completed(weight: Tensor, slopes: Tensor) -> Tensor:
+    """The slopes of units whose own were left out, by the inputs that the known ones show.
+
+    Entries of ``d x^T`` that were sent tie each unit's slope to the inputs of its row; from the
+    units that are known they lead to their inputs, to the units that share these, and so on.
+
+    Args:
+        weight: gradient ``(unit, input)``, 0 where it was not sent.
+        slopes: ``(unit,)``, 0 where unknown.
+    """
+    sent = (weight != 0).to(weight)
+    for _ in range(len(slopes)):
+        reach = sent.T @ slopes.square()
+        values = weight.T @ slopes / reach.clamp(min=1e-300)
+        known = sent @ values.square()
+        open_ = (slopes == 0) & (known > 0)
+        if not open_.any():
+            break
+        slopes = slopes.where(~open_, weight @ values / known.clamp(min=1e-300))
+    return slopes
 
 
 def _parameter(layer: str, name: str) -> str:

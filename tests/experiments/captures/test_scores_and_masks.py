@@ -153,6 +153,19 @@ def test_packed_weights_are_unpacked_and_the_mask_is_named(mask: Any) -> None:
     assert fedsim.score(guess, truth=picture()).mean("psnr") > 90
 
 
+def test_units_whose_bias_was_left_out_show_their_inputs() -> None:
+    """Of a first layer's entries a quarter, biases too: alone these show a part of the pixels."""
+    model, rng = net(), torch.Generator().manual_seed(1)
+    kept = {
+        name: value * (torch.rand(value.shape, generator=rng) < (0.25 if name[0] == "1" else 1))
+        for name, value in slopes(model).items()
+    }
+    victim = update(model, gradients=kept)
+    guess: Guess = fedsim.attack(victim, "closed_form", quiet=True)
+    assert "the mask of" in guess.note
+    assert fedsim.score(guess, truth=picture()).mean("psnr") > 60
+
+
 def test_a_vector_of_another_mask_is_named() -> None:
     _, after, masks = masked()
     few = {name: value[masks[name]] if name in masks else value for name, value in after.items()}
