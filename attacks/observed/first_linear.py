@@ -169,3 +169,26 @@ def has_parallel_slopes(network: nn.Module, task: Task, layer: FirstLinear) -> b
     of_units = slopes(network, task, layer, images.to(weight))[:, 0]
     unit = torch.nn.functional.normalize(of_units[:, (of_units != 0).all(0)], dim=1)
     return bool(unit.numel()) and bool((unit @ unit.T).abs().min() > 1 - _PARALLEL)
+
+
+def shown_inputs(weight: Tensor, slopes: Tensor, sent: Tensor) -> Tensor:
+    """The inputs ``(input,)`` of a linear layer by its gradient of a single one, ``d x^T``.
+
+    Where entries were left out, those that were sent tie a unit's slope to the inputs of its row:
+    the units whose bias was sent lead to their inputs, these to the units that share them, and so
+    on.
+
+    Args:
+        weight: gradient ``(unit, input)``, 0 where it was not sent.
+        slopes: gradient of the bias ``(unit,)``.
+        sent: which entries of ``weight`` were.
+    """
+    for _ in range(len(slopes)):
+        squares = slopes.square()
+        values = weight.T @ slopes / (sent.to(squares).T @ squares).clamp(min=1e-300)
+        known = sent.to(values) @ values.square()
+        unknown = (slopes == 0) & weight.any(1) & (known > 0)
+        if not unknown.any():
+            break
+        slopes = slopes.where(~unknown, weight @ values / known.clamp(min=1e-300))
+    return values

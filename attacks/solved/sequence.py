@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.observed.first_linear import shown_inputs
 from attacks.observed.labels import Head, find_head
 from attacks.observed.readings import read
 from attacks.observed.replay import Replay
@@ -90,42 +91,16 @@ class Sequence:
 
     def _given(self, model: Replay, gradient: Tensors) -> Tensor:
         last = self.first or self.head
-        slopes = gradient[str(last.bias)]
-        weight, squares = gradient[last.weight], slopes.square()
+        slopes, weight = gradient[str(last.bias)], gradient[last.weight]
         # A zero among others of its column was left out, as by a mask, and says nothing.
         sent = weight != 0 if self.first and not read(weight).step else torch.ones_like(weight)
-        if not sent.all():
-            slopes = _completed(weight, slopes)
-            squares = slopes.square()
-        values = weight.T @ slopes / (sent.to(squares).T @ squares).clamp(min=1e-300)
+        values = shown_inputs(weight, slopes, sent)
         slope = model.network.get_parameter(last.weight).T @ slopes
         for layer in reversed(self.layers):
             # The linear layer recovers even tiny values to full precision, so no floor is needed.
             floor = 0.0 if layer is self.layers[-1] else _CLOSED_FORM_FLOOR
             values, slope = layer.invert(values, slope, gradient[f"{layer.name}.weight"], floor)
         return values
-
-
-def _completed(weight: Tensor, slopes: Tensor) -> Tensor:
-    """The slopes of units whose own were left out, by the inputs that the known ones show.
-
-    Entries of ``d x^T`` that were sent tie each unit's slope to the inputs of its row; from the
-    units that are known they lead to their inputs, to the units that share these, and so on.
-
-    Args:
-        weight: gradient ``(unit, input)``, 0 where it was not sent.
-        slopes: ``(unit,)``, 0 where unknown.
-    """
-    sent = (weight != 0).to(weight)
-    for _ in range(len(slopes)):
-        reach = sent.T @ slopes.square()
-        values = weight.T @ slopes / reach.clamp(min=1e-300)
-        known = sent @ values.square()
-        open_ = (slopes == 0) & (known > 0)
-        if not open_.any():
-            break
-        slopes = slopes.where(~open_, weight @ values / known.clamp(min=1e-300))
-    return slopes
 
 
 def _parameter(layer: str, name: str) -> str:
