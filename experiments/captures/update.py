@@ -220,7 +220,7 @@ def update_of(
     network = task.blank() if network is None else network
     sent = named(before, network, "before", partial=key is not None)
     what = _WORDS[kind]
-    got = named(received or {}, network, what, partial=key is not None)
+    got = named({} if received is None else received, network, what, partial=key is not None)
     tensors, completed = _completed(sent, base, network)
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
     _check_moved(reply, tensors, kind, key, task.doubt)

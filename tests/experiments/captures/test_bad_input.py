@@ -65,7 +65,10 @@ CASES = {
     "half": Case(lambda h: text(h, gradients=h.gradients[:9]), "9 tensors came", "Pass all"),
     "no list": Case(lambda h: text(h, gradients=3), "got int", "a dictionary of tensors"),
     "one tensor": Case(
-        lambda h: text(h, gradients=torch.zeros(3)), "a single tensor", "Pass a list of tensors"
+        lambda h: text(h, gradients=torch.zeros(3, 3)), "got Tensor", "a dictionary of tensors"
+    ),
+    "one vector": Case(
+        lambda h: text(h, gradients=torch.zeros(3)), "tensor 0 has the shape (3,)", "Pass the model"
     ),
     "empty": Case(lambda h: text(h, gradients=[]), "no tensor", "what the client sent"),
     "swapped": Case(
