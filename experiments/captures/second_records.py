@@ -8,21 +8,16 @@ their metrics. After one step of Adam the first moment is ``(1 - beta) g``, the 
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
-from io import BytesIO
-from typing import Any
 
-import numpy as np
-import safetensors.torch
 import torch
 from torch import nn
 
 from experiments.captures.reading import Finding, Listed, Reading, cosine
 from fedsim.errors import ConfigError
 from fedsim.store.capture import CaptureStore, Observation
+from fedsim.store.tensor_files import packed_tensors
 from fedsim.tensor_names import named
 from fedsim.types import Tensors
 
@@ -34,7 +29,6 @@ _PARALLEL = 0.999
 """Cosine from which a record says no more than the update."""
 
 
-_GROWS = 8  # times its size that an archive may grow, twice of what float32 zeros of a mask need
 _MANY = 64  # entries of a record that is named by its size alone: a list of losses has fewer
 _SEVERAL = 2  # matrices by which scores are told
 _ASKED = 4  # matrices, the smallest ones, whose directions are counted
@@ -80,31 +74,10 @@ def read_beside(store: CaptureStore, reading: Reading, network: nn.Module) -> Re
 
 
 def _opened(place: str, value: torch.Tensor) -> Tensors:
-    """The arrays in bytes that numpy, safetensors or torch wrote, by place; else the value.
-
-    Nothing is unpickled, and no archive is opened that grows beyond ``_GROWS`` times its size.
-    """
-    if value.dtype == torch.uint8 and value.dim() == 1:
-        raw = value.numpy().tobytes()
-        for read in (_of_numpy, safetensors.torch.load, _of_torch):
-            with suppress(Exception):
-                if zipfile.is_zipfile(BytesIO(raw)):
-                    inside = zipfile.ZipFile(BytesIO(raw)).infolist()
-                    if sum(file.file_size for file in inside) > _GROWS * len(raw):
-                        break
-                content = read(raw)
-                values = content if isinstance(content, Mapping) else {"": content}
-                record = place.replace("/", ".")
-                return {f"{record}/{name}": torch.as_tensor(each) for name, each in values.items()}
-    return {place: value}
-
-
-def _of_numpy(raw: bytes) -> Any:  # noqa: ANN401
-    return np.load(BytesIO(raw), allow_pickle=False)
-
-
-def _of_torch(raw: bytes) -> Any:  # noqa: ANN401
-    return torch.load(BytesIO(raw), weights_only=True)
+    """The tensors that a client packed into bytes, by place; else the value."""
+    packed = packed_tensors(value.numpy().tobytes()) if value.dtype == torch.uint8 else {}
+    record = place.replace("/", ".")
+    return {f"{record}/{name}": each for name, each in packed.items()} or {place: value}
 
 
 def _size_of(tensors: Tensors, network: nn.Module) -> str:

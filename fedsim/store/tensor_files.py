@@ -6,6 +6,7 @@ import io
 import warnings
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,22 @@ def read_state_dict(path: Path) -> Tensors:
         fault = " ".join(str(error).split())[:120] or type(error).__name__
         raise ConfigError(f"{path}: cannot be read ({fault}). Write it again.") from None
     return _plain(path, loaded)
+
+
+def packed_tensors(content: bytes) -> Tensors:
+    """Tensors in bytes of an .npy, .npz, .safetensors or torch file; empty if they are none."""
+    from safetensors.torch import load
+
+    for read in (load, _array, _numpy, _torch):
+        with suppress(Exception):  # the libraries raise anything for bytes of another kind
+            if content[:2] == b"PK":
+                _check_archive(Path("bytes"), content)
+            return _plain(Path("bytes"), read(content))
+    return {}
+
+
+def _array(content: bytes) -> object:
+    return {"": torch.from_numpy(np.load(io.BytesIO(content), allow_pickle=False))}
 
 
 def _numpy(content: bytes) -> object:

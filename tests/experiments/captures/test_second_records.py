@@ -178,10 +178,9 @@ def test_the_gradient_of_one_layer_alone_is_named(tmp_path: Path) -> None:
     assert "'metrics', 1 tensor of the size of '1.weight', which were not read" in update.doubt
 
 
-@pytest.mark.parametrize("raw", [b"\x93NUMPY", b"PK\x03\x04", b"", npz({"a": torch.zeros(10**6)})])
+@pytest.mark.parametrize("raw", [b"\x93NUMPY", b"PK\x03\x04", b"0"])
 def test_bytes_that_are_no_arrays_stay_bytes(raw: bytes, tmp_path: Path) -> None:
-    """The last is an archive of four megabytes in as many kilobytes."""
-    beside = {"extra/blob": torch.frombuffer(bytearray(raw or b"0"), dtype=torch.uint8)}
+    beside = {"extra/blob": torch.frombuffer(bytearray(raw), dtype=torch.uint8)}
     update = victim(tmp_path, "sgd", lambda *_: beside)
     assert "'extra' (1 tensor, not read)" in str(update)
     assert not update.doubt
