@@ -66,7 +66,7 @@ class Outcome:
         words = self.words is not None and self.words.borne_out
         if not words and self.fit is not None and self.fit.leads is not False:
             return said
-        return f"{said} {sentence('guess.words_borne_out' if words else 'guess.not_borne_out')}"
+        return said + " " + sentence("guess.words_borne_out" if words else "guess.not_borne_out")
 
     @property
     def certified(self) -> int:
