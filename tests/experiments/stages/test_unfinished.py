@@ -33,8 +33,9 @@ def test_a_job_that_the_clock_ended_is_called_unfinished_everywhere(make_run: Ma
 
 def test_a_control_is_a_guess_that_ended_as_the_victims_own_did(make_run: Make) -> None:
     """Three of five clients were cut short, one of them without a guess."""
+    idlg = [{"name": "idlg", "steps": 3}]
     five = {"rounds": 1, "clients": 5, "client_rows": 1, "batch_size": 1}
-    run = make_run(IMAGES, task={"split": "train[:5]"}, federation=five, attacks=[{"name": "idlg"}])
+    run = make_run(IMAGES, task={"split": "train[:5]"}, federation=five, attacks=idlg)
     execute(run, ("simulate", "attack"), quiet=True)
     for path in run.cells[0].folder.glob("guesses/idlg*/*.json"):
         record = read_record(path, JobRecord)
