@@ -36,7 +36,8 @@ _SINGLE = 1e-4
 single input; float32 weights leave 1e-6, and rounding to eight bits 1e-2."""
 _SIGNS = 0.05
 """Distance of the quartiles of the sizes of a gradient's entries, as a share of the upper, below
-which they are signs or steps of Adam, some of which are small; an image's is .5 and more."""
+which they are signs or steps of Adam, some of which are small: of 32 clients by AdamW it is 1e-5,
+by SGD .68 and more."""
 EXPLAINED = 0.1
 """Relative error of a solution's gradient below which the update is not said to tell nothing;
 halved and doubled, no test changes."""

@@ -40,8 +40,8 @@ _SLACK = 0.15
 _ROUGH = 1.9
 """Roughness above which noise or another defense covers the gradient; that of images is below."""
 _CENTRED = 1e-4
-"""Sum of a unit's slopes, as a share of their sizes, that is none; rounding leaves 1e-6, and of the
-images of a range each unit has 1e-2 and more."""
+"""Largest sum of a unit's slopes, as a share of their sizes, that is none. Where the mean was taken
+out, 32 clients have 4e-7 at most, and 96 of images in three ranges .11 and more."""
 _NEVER = 1e9
 """Stands for infinity where means are taken."""
 _DARK = 0.5

@@ -15,10 +15,11 @@ _SHIFTS = range(5)
 _LEAST = 0.6
 _LEAD = 0.25
 """Least cosine of the update with the gradient towards the words so many places on, and its least
-lead over all other distances, as a share of what it lacks to 1. Of 36 texts that lack their last
-words the right distance has .69 to .98 and a lead of .3 and more; where targets are another text's,
-random, distilled or turned round, .82 at most and a lead of .14. Half of the lead names such
-targets, twice of it misses every second shift of a small model."""
+lead over all other distances, as a share of what it lacks to 1. Of 30 texts
+of a small model and 12 of gpt2-8k that lack their last words the right distance has .80 to .98 and
+a lead of .3 and more, and of a pair .69; where targets are another text's, random, distilled or
+turned round, .82 at most and a lead of .14. Half of either names a text turned round, twice of the
+lead misses six of ten shifts by two of the small model, and twice of the least names none."""
 
 
 def shift_note(observation: Observation, task: TextTask, guess: Batch) -> str:
