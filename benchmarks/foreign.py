@@ -24,7 +24,7 @@ from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import load_prior
 from benchmarks.public_code import PublicDAGER, PublicInverting, project_of
 from benchmarks.public_lamp import PublicLAMP
-from experiments.extras.arena.bundle import OpenBundle, open_bundle
+from experiments.extras.arena.records import OpenBundle, open_bundle
 from fedsim.errors import FedsimError
 from fedsim.process import one_thread
 from fedsim.store.capture import CaptureKey, Observation

@@ -14,7 +14,7 @@ from docs.recorded import origin, write
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.plan.config import find
 from experiments.plan.folder import Run
-from experiments.preview.catalog import opening
+from experiments.preview.manuals import opening
 from experiments.report.brackets import Bracket, brackets, budgets, read_limits
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show

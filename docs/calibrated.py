@@ -12,7 +12,7 @@ from experiments.decision.answer import Answer, FamilyAnswer, Tried
 from experiments.decision.question import FOLDER
 from experiments.decision.wording import bracket, measured
 from experiments.plan.config import find
-from experiments.preview.catalog import opening
+from experiments.preview.manuals import opening
 from experiments.wording.defense_names import compact
 from fedsim.store.files import read_json, read_record
 

@@ -32,7 +32,7 @@ from experiments.decision.answer import Answer, FamilyAnswer, Tried
 from experiments.decision.question import FOLDER
 from experiments.plan.config import find
 from experiments.plan.folder import Run
-from experiments.preview.catalog import opening
+from experiments.preview.manuals import opening
 from experiments.report.naming import named_place
 from experiments.wording.names import title
 from fedsim.errors import ConfigError

@@ -14,8 +14,8 @@ from click import Argument, Command, Context, Group
 
 from experiments.cli import app
 from experiments.plan.config import ExperimentConfig
-from experiments.preview import catalog
 from experiments.preview.describe import Option, manual
+from experiments.preview.manuals import CATALOGS
 from experiments.stages.coverage import Coverage
 from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
@@ -84,7 +84,7 @@ def pages() -> Iterator[Page]:
 
 def shelf(kind: str) -> Iterator[Page]:
     """An overview of the attacks or the defenses, and a page for each."""
-    said = catalog.CATALOGS[kind]()
+    said = CATALOGS[kind]()
     rows = [
         f"| [{title(name)}]({name}.md) | `{name}` | {cell(text)} |" for name, text in said.items()
     ]
@@ -188,7 +188,7 @@ def command_line() -> Page:
 
 def metrics() -> Page:
     """All metrics on one page."""
-    body = "\n".join(entry(name, "##") for name in catalog.CATALOGS["metrics"]())
+    body = "\n".join(entry(name, "##") for name in CATALOGS["metrics"]())
     head = "# Metrics\n\nOne value for each private example, after guesses are matched to truth.\n"
     return Page("reference/metrics.md", "Metrics", f"{head}\n{body}")
 
@@ -197,7 +197,7 @@ def lists() -> Page:
     """Models, data sets and shipped experiments."""
     parts = ["# Models, data sets and shipped experiments\n"]
     for kind in ("models", "datasets", "experiments"):
-        entries = catalog.CATALOGS[kind]()
+        entries = CATALOGS[kind]()
         rows = [f"| `{name}` | {cell(sentence)} |" for name, sentence in entries.items()]
         heading = {"datasets": "Data sets"}.get(kind, kind.capitalize())
         table = "\n".join(["| Name | What it is |", "| --- | --- |", *rows])

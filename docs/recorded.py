@@ -23,7 +23,7 @@ from docs.sources import JOBS, refusal
 from docs.values import LABELS, Value, derived, jobs, values
 from experiments.plan.config import shipped
 from experiments.plan.folder import Run
-from experiments.preview.catalog import opening
+from experiments.preview.manuals import opening
 from fedsim.errors import ConfigError
 from fedsim.store.files import read_json, write_bytes
 

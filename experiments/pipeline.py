@@ -158,8 +158,8 @@ def execute(
 
 def _judge_and_write(run: Run, console: Console, *, redact: bool) -> Path:
     from experiments.report.assessment import write_findings
-    from experiments.report.report import write_report
-    from experiments.report.summary_file import write_summary
+    from experiments.report.page import write_report
+    from experiments.report.run_results import write_summary
 
     console.expect("report", 3)
     findings = write_summary(run.root)

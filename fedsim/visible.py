@@ -1,4 +1,4 @@
-"""Strings of data made visible: the one way to a terminal, a table or a page.
+"""Strings of data made visible, or redacted: the one way to a terminal, a table or a page.
 
 Words of a vocabulary, names of attacks and columns, values and paths may come from a stranger. A
 control character in them could move the cursor, recolour a terminal or hide what it follows, and a
@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import re
 import sys
+from pathlib import Path
 
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\U000e0000-\U000e007f"
@@ -46,3 +47,18 @@ def escaped(text: str) -> str:
 def say(text: object, *, error: bool = False, flush: bool = False) -> None:
     """Print a text to stdout or stderr, made visible; all that a command prints comes here."""
     print(visible(str(text)), file=sys.stderr if error else sys.stdout, flush=flush)
+
+
+_PATH = re.compile(
+    r"(?<![\w.:/<-])(?:~[\w.-]*)?/(?:[^\s/'\"`,;()\[\]<>]+/)*([^\s/'\"`,;()\[\]<>]+)"
+)
+_QUERY = re.compile(r"(\w+://[^\s?'\"]+)\?[^\s'\"]*")
+
+
+def redacted(text: str) -> str:
+    """A text, also of HTML, with absolute paths cut to their last part and URLs to their path.
+
+    What lies below the working directory is named from there.
+    """
+    short = _QUERY.sub(r"\1?...", text).replace(f"{Path.cwd()}/", "")
+    return _PATH.sub(r".../\1", short)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from fedsim.reply_kind import hides_its_sign, kind_of
 from fedsim.store.capture import CaptureKey, CaptureRecord, CaptureStore
-from fedsim.store.files import digest, sync_file, write_bytes, write_json
-from fedsim.store.tensor_bytes import safetensors_parts
+from fedsim.store.files import digest, safetensors_parts, sync_file, write_bytes, write_json
 from server.replies import Reply, Sent
 
 

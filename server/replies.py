@@ -17,7 +17,7 @@ from fedsim.errors import StoreError
 from fedsim.knowledge import Knowledge
 from fedsim.reply_kind import cosine
 from fedsim.store.capture import Kind, Setting, client_of
-from fedsim.store.tensor_bytes import check_storable
+from fedsim.store.files import check_storable
 from fedsim.wire import ReplyFacts, arrays_of, view, view_of
 from server.stated_facts import stated
 

@@ -24,7 +24,7 @@ _MADE: dict[RunStage, tuple[str, ...]] = {
 _CONTEXT = multiprocessing.get_context("forkserver")
 _IMPORTED = [
     "experiments.pipeline",
-    "experiments.report.report",
+    "experiments.report.page",
     "experiments.report.headline",
     "experiments.stages.membership",
     "experiments.stages.score",

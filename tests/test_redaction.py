@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.redaction import redacted
+from fedsim.visible import redacted
 
 
 @pytest.mark.parametrize(

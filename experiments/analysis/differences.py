@@ -12,8 +12,7 @@ from typing import NamedTuple, TypeAlias
 import pandas as pd
 
 from experiments.analysis.findings import HEADLINE, Findings, TaskFindings
-from experiments.analysis.frames import score_frame
-from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.frames import DefenseInSetting, score_frame
 from experiments.analysis.paired import Scored, Values, difference, scored
 from experiments.analysis.summary import SectionKey
 from experiments.wording.defense_names import defense_name, spoken

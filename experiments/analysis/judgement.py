@@ -9,8 +9,7 @@ from statistics import fmean
 import pandas as pd
 
 from experiments.analysis.evidence import Certified, Gap, SectionEvidence, Verdict
-from experiments.analysis.frames import ATTACK, PLACE, attacked
-from experiments.analysis.keys import DefenseInSetting, undefended
+from experiments.analysis.frames import ATTACK, PLACE, DefenseInSetting, attacked, undefended
 from experiments.analysis.membership import Finding
 from experiments.analysis.paired import Scored, difference, scored
 from experiments.analysis.power import Search

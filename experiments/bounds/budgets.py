@@ -26,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.observed.replay import Replay, replay
 from experiments.bounds.information import noise_information, upper_mean
-from experiments.bounds.noise import Noise
+from experiments.bounds.success import Noise
 from experiments.plan.cells import Cell
 from fedsim.defenses import build_chain
 from fedsim.defenses.encoding import Encoding

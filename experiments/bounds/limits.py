@@ -15,19 +15,12 @@ from torch.nn import functional as F
 
 from experiments.bounds.budgets import ExampleReply, bits_sent, measured, own_captures
 from experiments.bounds.information import Listed, decibels, gaussian_error, most, upper_mean
-from experiments.bounds.noise import Noise, least_noise, over_rounds
-from experiments.bounds.records import (
-    BudgetLimit,
-    LimitsRecord,
-    RankLimit,
-    Source,
-    SuccessLimit,
-)
-from experiments.bounds.success import guesses, mechanism
+from experiments.bounds.records import BudgetLimit, LimitsRecord, RankLimit, Source, SuccessLimit
+from experiments.bounds.success import Noise, guesses, least_noise, mechanism, over_rounds
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
 from experiments.preview.feasibility import feasible
-from experiments.stages.privacy import owned
+from experiments.stages.utility import owned
 from fedsim.config.setting import Setting, load_setting
 from fedsim.data.partition import partition
 from fedsim.defenses import build_chain

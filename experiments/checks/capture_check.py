@@ -15,7 +15,7 @@ from torch import nn
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
 from experiments.stages.integrity import check_cell
-from experiments.stages.privacy import owned
+from experiments.stages.utility import owned
 from fedsim.config.cell import CaptureConfig
 from fedsim.config.federation import FederationConfig
 from fedsim.defenses import build_chain

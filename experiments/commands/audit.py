@@ -68,7 +68,7 @@ def audit(
     from experiments.analysis.membership import inferred
     from experiments.bounds.audit import audit as plant
     from experiments.report.assessment import FINDINGS, write_findings
-    from experiments.report.summary_file import write_summary
+    from experiments.report.run_results import write_summary
     from experiments.wording.names import settings
 
     configs = {cell.name: cell.config for cell in run.cells}

@@ -132,7 +132,7 @@ def _judged(run: Path, effects: dict[str, float]) -> Findings:
 
     from experiments.plan.config import VerdictRule
     from experiments.plan.folder import read_rules
-    from experiments.report.summary_file import judged
+    from experiments.report.run_results import judged
 
     try:
         rules = {

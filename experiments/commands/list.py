@@ -18,7 +18,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List attacks, defenses, metrics, models, datasets or experiments, or count each."""
-    from experiments.preview.catalog import CATALOGS, counts
+    from experiments.preview.manuals import CATALOGS, counts
 
     if what and what not in CATALOGS:
         raise ConfigError(f"list {what!r}: there is no such list. {suggest(what, CATALOGS)}")

@@ -23,20 +23,27 @@ from experiments.decision.answer import (
     ReachedTarget,
     Tried,
 )
-from experiments.decision.cost import at_end, by_seed, check_measured, costs
 from experiments.decision.question import CalibrationTask
 from experiments.decision.search import bisect, looks, shared
-from experiments.decision.targets import check_clients, check_task, unit_of
+from experiments.decision.targets import (
+    at_end,
+    by_seed,
+    check_clients,
+    check_measured,
+    check_task,
+    costs,
+    unit_of,
+)
 from experiments.decision.trial import CellTrial
 from experiments.plan.cells import Cell, chain_tables
 from experiments.plan.entries import entries
 from experiments.plan.folder import Run, note_provenance
 from experiments.plan.rehearsal import rehearse
-from experiments.report.reasons import clause
+from experiments.report.details import clause
 from experiments.stages.attack import Attackers, attackers
 from experiments.stages.integrity import check_captures
-from experiments.stages.privacy import spent
 from experiments.stages.simulate import Simulator
+from experiments.stages.utility import spent
 from experiments.wording.defense_names import NO_DEFENSE
 from experiments.wording.names import options
 from fedsim.api.victims import Victims

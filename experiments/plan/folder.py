@@ -26,10 +26,9 @@ from fedsim.api.run import RunFolder, check_version, check_whole, read_provenanc
 from fedsim.config.build import explain
 from fedsim.config.cell import CellConfig
 from fedsim.errors import ConfigError, StoreError
-from fedsim.redaction import redacted
 from fedsim.store.files import SCHEMA, digest, read_record, write_bytes, write_json
 from fedsim.store.plain_files import check_path
-from fedsim.visible import say
+from fedsim.visible import redacted, say
 
 RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]
 STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score", "report")

@@ -10,16 +10,17 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from pydantic import BaseModel, TypeAdapter
 
-from experiments.plan.config import ExperimentConfig
+from experiments.plan.config import ExperimentConfig, shipped
 from fedsim.config.build import misnamed, registry, suggest
 from fedsim.config.section import ConfigSection
+from fedsim.config.toml_source import read_toml
 from fedsim.store.files import Record
 
 FILE = Path(__file__).with_name("manuals.json")
@@ -224,3 +225,119 @@ def _of_texts(folder: Path) -> str:
 
 if __name__ == "__main__":
     FILE.write_text(json.dumps(from_classes(), indent=1) + "\n", "utf-8")
+
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    """The schema of an experiment or a suite, as JSON data.
+
+    Each attack and each defense, installed ones included, has its own options. Whatever the schema
+    accepts can still contradict itself; ``fedsim show`` checks the whole.
+    """
+    whole = described(ExperimentConfig, ExperimentConfig.model_json_schema())
+    tables = whole["properties"]
+    variants = {"type": "array", "items": {"type": "object"}}
+    tables["attacks"]["items"] = _one_of(pages("attacks"), {"variants": variants})
+    single = _one_of(pages("defenses"), {})
+    chain = {"chain": {"type": "array", "items": single, "minItems": 1}}
+    several = {"properties": chain, "required": ["chain"], "additionalProperties": False}
+    tables["defenses"]["items"] = {"oneOf": [*single["oneOf"], several]}
+    tables["suite"] = {
+        "type": "array",
+        "items": {"type": "string"},
+        "minItems": 1,
+        "description": "Names or files of experiments that run into one folder.",
+    }
+    del whole["required"]
+    return {
+        "$schema": _DRAFT,
+        "title": "fedsim experiment",
+        **whole,
+        "oneOf": [{"required": ["name", "task"]}, {"required": ["suite"]}],
+    }
+
+
+def _one_of(known: Mapping[str, ClassPage], more: Mapping[str, Any]) -> dict[str, Any]:
+    """A table whose ``name`` chooses the class that its other keys are options of."""
+    choices = []
+    for name, page in known.items():
+        options = page.options
+        required = ["name", *options.get("required", ())]
+        properties = {"name": {"const": name}, **options.get("properties", {}), **more}
+        choices.append(
+            {
+                **options,
+                "properties": properties,
+                "required": required,
+                "additionalProperties": False,
+            }
+        )
+    return {"oneOf": choices}
+
+
+def _attacks() -> dict[str, str]:
+    return {n: added("attacks", n) + page.sentence for n, page in pages("attacks").items()}
+
+
+def _metrics() -> dict[str, str]:
+    known = pages("metrics")
+    marks = {name: added("metrics", name) for name in known}
+    return {n: f"{marks[n]}{p.sentence} The attacker wants it {p.mark}." for n, p in known.items()}
+
+
+def _defenses() -> dict[str, str]:
+    """By kind, in the order in which ``DefenseFamily`` names them."""
+    known = pages("defenses")
+    families = list(dict.fromkeys(page.mark for page in known.values()))
+    ordered = sorted(known, key=lambda name: families.index(known[name].mark))
+    return {name: f"[{known[name].mark}] {known[name].sentence}" for name in ordered}
+
+
+def _models() -> dict[str, str]:
+    return {**sentences("models"), "<hub id or folder>": "Any BERT-type or GPT-2-type model."}
+
+
+def _datasets() -> dict[str, str]:
+    known = (
+        "uoft-cs/cifar10, uoft-cs/cifar100, ylecun/mnist, nyu-mll/glue:cola, nyu-mll/glue:sst2, "
+        "cornell-movie-review-data/rotten_tomatoes, Salesforce/wikitext:wikitext-2-raw-v1, or any "
+        "data set with an image or a text column."
+    )
+    return {**sentences("datasets"), "<hub id or folder>": known}
+
+
+def _experiments() -> dict[str, str]:
+    by_name = {}
+    for name, path in shipped().items():
+        members = read_toml(path).get("suite")
+        suite = f" (runs {', '.join(members)})" if members else ""
+        by_name[name] = opening(path) + suite
+    return by_name
+
+
+def opening(path: Path) -> str:
+    """The first sentence of the comments of an experiment file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+    # "Zhu et al. 2019" does not end a sentence.
+    return re.split(r"(?<=[.?]) (?=[A-Z])", comment)[0]
+
+
+CATALOGS: dict[str, Callable[[], dict[str, str]]] = {
+    "attacks": _attacks,
+    "defenses": _defenses,
+    "metrics": _metrics,
+    "models": _models,
+    "datasets": _datasets,
+    "experiments": _experiments,
+}
+
+
+def counts() -> dict[str, str]:
+    """How many entries each list has; a place for a name of one's own is none."""
+    named = {
+        what: sum(not name.startswith("<") for name in find()) for what, find in CATALOGS.items()
+    }
+    return {what: f"{count} of them: fedsim list {what}" for what, count in named.items()}

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
-from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.frames import DefenseInSetting
 from experiments.bounds.audit import AuditRecord, AuditRow
 from experiments.plan.folder import Run
 from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of
-from experiments.report.naming import attack_label, named_place
-from experiments.report.numbers import useful
-from experiments.report.reasons import share
+from experiments.report.details import share
+from experiments.report.naming import attack_label, named_place, useful
 from experiments.report.register import register, untried
 from experiments.report.statements import stated
 from experiments.wording.catalogue import sentence
@@ -37,9 +36,9 @@ from fedsim.config.cell import CellConfig
 from fedsim.defenses import build_chain
 from fedsim.defenses.base import Defense
 from fedsim.records import LOST
-from fedsim.redaction import redacted
 from fedsim.store.files import write_json
 from fedsim.tasks import from_elsewhere
+from fedsim.visible import redacted
 
 FINDINGS = "findings.json"
 

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from experiments.analysis.findings import Leakage, Result, TaskFindings
-from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.frames import DefenseInSetting
 from experiments.bounds.information import CERTAIN, decibels, lead, most
-from experiments.bounds.noise import least_noise, over_rounds
 from experiments.bounds.records import BudgetLimit, LimitsRecord
+from experiments.bounds.success import least_noise, over_rounds
 from experiments.plan.config import VerdictRule
 from experiments.report.naming import attack_label
 from experiments.report.tables import Number

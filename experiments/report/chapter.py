@@ -8,20 +8,17 @@ from functools import cached_property
 from pathlib import Path
 
 from experiments.analysis.findings import Result, TaskFindings
-from experiments.analysis.keys import DefenseInSetting
-from experiments.report.appendix import appendix
+from experiments.analysis.frames import DefenseInSetting
 from experiments.report.beyond import Inferences, beyond, inferences_of
 from experiments.report.brackets import Bracket, brackets
-from experiments.report.costs import costs
 from experiments.report.curves import curves
 from experiments.report.figures import Figure
-from experiments.report.first_screen import changes, worst
+from experiments.report.first_screen import changes, costs, worst
 from experiments.report.limit_tables import budget_table
 from experiments.report.lineup import Lineup, lineups
 from experiments.report.naming import place_of
 from experiments.report.pareto import pictures
-from experiments.report.recovered_rows import RecoveredRows, union_figures, union_table, unions
-from experiments.report.result_tables import defense_table, tables
+from experiments.report.result_tables import appendix, coverage_table, defense_table, tables
 from experiments.report.run_results import RunResults
 from experiments.report.statements import SectionAnswer, answers
 from experiments.report.tables import Table
@@ -128,7 +125,10 @@ class Chapter:
     def tables(self) -> dict[str, Table]:
         """By kind."""
         defenses = defense_table(self.section, self.inferences, self.brackets)
-        parts = (*tables(self.section), union_table(self.section, self._recovered))
+        parts = (
+            *tables(self.section),
+            coverage_table(self.section, self.results.coverage),
+        )
         return {defenses.name: defenses} | {table.name: table.filled for table in parts}
 
     @cached_property
@@ -156,19 +156,10 @@ class Chapter:
         """Leakage and utility by round."""
         return curves(self.section, f"{self.anchor}-rounds")
 
-    @cached_property
-    def unions(self) -> list[Figure]:
-        """Rows recovered so far, by round."""
-        return union_figures(self.section, self._recovered, f"{self.anchor}-coverage")
-
-    @cached_property
-    def _recovered(self) -> list[RecoveredRows]:
-        return unions(self.section, self.results.coverage)
-
     @property
     def all_figures(self) -> list[Figure]:
         """Those of all kinds."""
-        return [*self.pictures, *self.figures, *self.unions]
+        return [*self.pictures, *self.figures]
 
 
 def slug(text: str) -> str:

@@ -13,7 +13,7 @@ from experiments.stages.coverage import THRESHOLDS
 from experiments.wording.catalogue import terms
 from experiments.wording.names import duration, option, title
 from fedsim.metrics.base import Metric
-from fedsim.redaction import redacted
+from fedsim.visible import redacted
 
 
 def footer(provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import Literal, TypeAlias
 
 from experiments.analysis.differences import Side
 from experiments.analysis.evidence import Verdict
+from experiments.analysis.frames import DefenseInSetting
 from experiments.analysis.held import Errors, surely
-from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Scored, is_attack, scored
-from experiments.report.reasons import phrase, phrases
+from experiments.report.details import phrase, phrases
 from experiments.report.statements import show_smallest, word_of
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.prose import counted

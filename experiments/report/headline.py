@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Findings, TaskFindings
-from experiments.report.costs import signed
 from experiments.report.details import recovered, refusals
-from experiments.report.naming import attack_label, name_of, things
-from experiments.report.numbers import useful
+from experiments.report.first_screen import signed
+from experiments.report.naming import attack_label, name_of, things, useful
 from experiments.report.statements import word_of
 from experiments.wording.names import title
 from fedsim.records import PRIOR_ONLY

@@ -9,13 +9,7 @@ from statistics import median_low
 from typing import Any, TypeAlias
 
 from experiments.analysis.findings import Findings
-from experiments.bounds.records import (
-    BudgetLimit,
-    Limit,
-    LimitsRecord,
-    RankLimit,
-    SuccessLimit,
-)
+from experiments.bounds.records import BudgetLimit, Limit, LimitsRecord, RankLimit, SuccessLimit
 from experiments.plan.folder import Run, read_rules
 from experiments.report.brackets import Bracket, bracket, brackets
 from experiments.report.tables import Number, Table, Value, to_terminal

@@ -1,12 +1,17 @@
-"""Names of the attacks, defenses, metrics and units of a section."""
+"""Names and units of a section, and the numbers behind its verdicts with their intervals."""
 
 from __future__ import annotations
 
-from experiments.analysis.findings import HEADLINE, Result, TaskFindings
-from experiments.analysis.keys import DefenseInSetting, Placed
+from experiments.analysis.evidence import Reached, Verdict
+from experiments.analysis.findings import HEADLINE, Result, Spread, TaskFindings
+from experiments.analysis.frames import DefenseInSetting, Placed, undefended
+from experiments.analysis.statistics import Difference, Estimate
+from experiments.analysis.verdicts import LABELS
+from experiments.report.tables import Number
 from experiments.wording.catalogue import sentence
 from experiments.wording.defense_names import NO_DEFENSE, defense_name
-from experiments.wording.names import title, told_apart
+from experiments.wording.epsilons import Epsilons
+from experiments.wording.names import title, told_apart, utility_unit
 from fedsim.records import AttackKey
 
 
@@ -71,3 +76,46 @@ def things(section: TaskFindings) -> str:
     if any("exact_columns" in result.leakage for result in section.results):
         return "rows"
     return "texts" if section.modality == "text" else "examples" if section.foreign else "images"
+
+
+def useful(
+    section: TaskFindings, place: DefenseInSetting
+) -> tuple[Number | None, Number | None, Epsilons | None]:
+    """Utility at the end of training, its change from no defense in the setting, and epsilon."""
+    name, end = section.utility_name, section.at_end(place)
+    if name is None or end is None or name not in end.values:
+        return None, None, None
+    bases = undefended(row.place for row in section.utility)
+    base = section.at_end(bases[place.setting]) if place.setting in bases else None
+    compared = base is not None and place.defense != "none"
+    change = _utility(end.over_seeds(name, base), name) if compared else None
+    return _utility(end.over_seeds(name), name), change, end.spent
+
+
+def _utility(spread: Spread | None, name: str) -> Number | None:
+    return Number(spread[0], utility_unit(name), *spread[1:]) if spread else None
+
+
+def reached(section: TaskFindings, best: Reached | None) -> tuple[str, Number | None]:
+    """Label of an attack, and the mean that it reached over all victims."""
+    if best is None:
+        return "", None
+    return attack_label(section, best.attacker), number(section, best.leakage)
+
+
+def label_accuracy(section: TaskFindings, verdict: Verdict) -> Number | None:
+    """Label accuracy of the attack that infers labels best."""
+    result = section.result(verdict.place, verdict.labels) if verdict.labels else None
+    accuracy = result.leakage[LABELS] if result else None
+    return Number(accuracy.mean, accuracy.unit, accuracy.low, accuracy.high) if accuracy else None
+
+
+def null_of(section: TaskFindings, verdict: Verdict, kind: str) -> Number | None:
+    """Mean of a null baseline of the strongest attack; None if it was not run."""
+    mean = verdict.nulls.get(kind)
+    return None if mean is None else Number(mean, unit_of_main(section))
+
+
+def number(section: TaskFindings, mean: Estimate | Difference | None) -> Number | None:
+    """A mean with its interval, in the unit of the main metric."""
+    return Number(mean.mean, unit_of_main(section), mean.low, mean.high) if mean else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import UTILITY, TaskFindings
-from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.frames import DefenseInSetting
 from experiments.report.figures import (
     INK,
     Figure,
@@ -20,8 +20,7 @@ from experiments.report.figures import (
     legend_beside,
     strokes,
 )
-from experiments.report.naming import name_of, unit_of_main
-from experiments.report.numbers import null_of, reached, useful
+from experiments.report.naming import name_of, null_of, reached, unit_of_main, useful
 from experiments.report.tables import Number
 from experiments.wording.names import title
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY

@@ -12,14 +12,14 @@ from experiments.analysis.membership import METRICS, SEEN, Finding, inferred, tr
 from experiments.analysis.membership import labels as labels_of
 from experiments.plan.entries import allows_for, entries
 from experiments.plan.folder import Run
-from experiments.preview.catalog import CATALOGS
+from experiments.preview.manuals import CATALOGS
 from experiments.report.naming import attack_label, named_place
 from experiments.report.tables import Number
 from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import options, settings, title
 from fedsim.api.findings import Objective, Tested
 from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow
-from fedsim.redaction import redacted
+from fedsim.visible import redacted
 
 _Place: TypeAlias = tuple[str, str, str]
 """Setting, defense and attack, as they are printed."""

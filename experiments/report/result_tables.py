@@ -1,20 +1,41 @@
-"""The tables of one section: defenses, leakage, rounds, utility, problems, and what they prove."""
+"""The tables of one section: defenses, leakage, rounds, utility, problems, norms and bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+from statistics import fmean
+
+import pandas as pd
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Leakage, Result, TaskFindings
-from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.frames import ATTACK, PLACE, DefenseInSetting, FamilyKey, frame
+from experiments.bounds.records import LimitsRecord
 from experiments.report.beyond import Inferences, inferences_of
 from experiments.report.brackets import Bracket
-from experiments.report.naming import attack_label, attack_name, placed, unit_of_main
-from experiments.report.numbers import null_of, number, reached, useful
-from experiments.report.reasons import phrases
+from experiments.report.details import phrases
+from experiments.report.limit_tables import rank_table, success_table
+from experiments.report.naming import (
+    attack_label,
+    attack_name,
+    null_of,
+    number,
+    place_of,
+    placed,
+    reached,
+    unit_of_main,
+    useful,
+)
+from experiments.report.run_results import RunResults
 from experiments.report.statements import word_of
 from experiments.report.tables import Number, Table, Value
-from experiments.wording.names import title, utility_unit
+from experiments.stages.coverage import Coverage
+from experiments.stages.updates import UpdateRow
+from experiments.wording.catalogue import sentence
+from experiments.wording.defense_names import cell_defense
+from experiments.wording.names import natural, settings, title, utility_unit
+from fedsim.config.cell import CellConfig
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES, shown
 
 _EPSILONS = {
@@ -175,6 +196,53 @@ def _defense_row(
     }
 
 
+def coverage_table(section: TaskFindings, coverages: Iterable[Coverage]) -> Table:
+    """Rows recovered so far, for attacks that were exact at least once, over clients and seeds.
+
+    A client that sits a round out counts with its latest round: what is known of it stays known.
+    """
+    places = section.by_cell
+    here = [row for row in coverages if row.cell in places]
+    owners = pd.DataFrame([places[row.cell] for row in here], columns=PLACE)
+    parts = dict(list(frame(here, Coverage).join(owners).groupby([*PLACE, *ATTACK])))
+    known = [
+        (r, parts.get((*r.place, *astuple(r.attacker))))
+        for r in section.results
+        if not r.is_control
+    ]
+    rows = [
+        {**placed(result.place), "attack": attack_label(section, result.attacker), **counts}
+        for result, part in known
+        if part is not None and part.exact.any()
+        for counts in _recovered(part)
+    ]
+    caption = (
+        "Distinct private rows that the clients have used up to each captured round, how many of "
+        "them the attack has recovered exactly, and how many of these it also certified: "
+        f"{place_of(section)}."
+    )
+    return Table("coverage", caption, tuple(rows))
+
+
+def _recovered(coverage: pd.DataFrame) -> Iterator[dict[str, Value]]:
+    """The counts of one attack on all clients after each round; see ``Coverage``."""
+    ordered = coverage.sort_values("round", kind="stable")
+    for round_ in sorted(set(coverage["round"].tolist())):
+        so_far = ordered[ordered["round"] <= round_]
+        latest = so_far.drop_duplicates(["cell", "client"], keep="last")
+        used, exact, both, false = (
+            int(latest[name].sum()) for name in ("used", "exact", "recovered", "false")
+        )
+        yield {
+            "round": round_,
+            "used": used,
+            "exact": exact,
+            "share": Number(exact / used, "1"),
+            "exact and certified": both,
+            "false certificates": false,
+        }
+
+
 def _who(section: TaskFindings, result: Result) -> dict[str, str]:
     probe = "" if result.probe == "none" else result.probe
     return {**placed(result.place), "attack": attack_name(section, result), "probe": probe}
@@ -197,3 +265,60 @@ def _statistics(measured: Leakage) -> dict[str, Value]:
         "threshold": _number(share.threshold, unit) if share else None,
         "share beyond it": Number(share.value, "1", share.low, share.high) if share else None,
     }
+
+
+_MOST = 20
+"""Largest number of columns that fits the page."""
+
+
+def appendix(results: RunResults) -> dict[str, Table]:
+    """Heading -> table, for one chapter; what ``fedsim limits`` wrote is of the first seed."""
+    limits = results.limits or LimitsRecord(ranks=(), successes=(), budgets=())
+    ranks, successes = limits.ranks, limits.successes
+    runs = {limit.cell: limit.run for limit in (*ranks, *successes)}
+    labels = settings({name: results.cells[name] for name in runs}, runs)
+    tables = {
+        "Updates by class": class_norms(results.updates, results.cells),
+        "Whether exact attacks can work": rank_table(ranks, labels) if ranks else None,
+        "How often a guess can be right": success_table(successes, labels) if successes else None,
+    }
+    return {heading: table.filled for heading, table in tables.items() if table is not None}
+
+
+def class_norms(rows: Iterable[UpdateRow], cells: Mapping[str, CellConfig]) -> Table | None:
+    """One row per setting and defense; None if no update stands for a single example.
+
+    If there are many classes, only those with the shortest and the longest updates are shown.
+    """
+    labels = settings(cells, {})
+    labelled = [row for row in rows if row.label is not None]
+    if not labelled:
+        return None
+    updates = frame(labelled, UpdateRow).assign(
+        setting=[labels[row.cell] for row in labelled],
+        defense=[cell_defense(cells[row.cell]) for row in labelled],
+        label=[row.label for row in labelled],
+    )
+    means = updates.groupby(["setting", "defense", "label"]).norm.agg(fmean)
+    classes = list(dict.fromkeys(means.sort_values(kind="stable").index.get_level_values("label")))
+    if len(classes) > _MOST:
+        classes = [*classes[: _MOST // 2], *classes[-_MOST // 2 :]]
+    counts = updates.groupby(["setting", "defense"]).size()
+    ordered = sorted(
+        (FamilyKey(*key) for key in counts.index),
+        key=lambda place: (natural(place.setting), place.defense != "none", natural(place.defense)),
+    )
+    lines = tuple(
+        {
+            "setting": setting,
+            "defense": defense,
+            "updates": int(counts[setting, defense]),
+            **{
+                f"class {label}": Number(float(means[key])) if key in means else None
+                for label in sorted(classes)
+                for key in [(setting, defense, label)]
+            },
+        }
+        for setting, defense in ordered
+    )
+    return Table("norms-by-class", sentence("table.norms-by-class"), lines)

@@ -12,11 +12,10 @@ from typing import Any
 
 from experiments.analysis.evidence import Verdict, Word
 from experiments.analysis.findings import TaskFindings
-from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.frames import DefenseInSetting
 from experiments.analysis.statistics import FEW
-from experiments.report.details import details
+from experiments.report.details import details, share
 from experiments.report.naming import name_of, things, unit_of_main
-from experiments.report.reasons import share
 from experiments.wording.catalogue import Said, say, sentence
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title

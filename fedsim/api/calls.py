@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from experiments.analysis.findings import UTILITY as UTILITY
-    from experiments.analysis.keys import DefenseInSetting as DefenseInSetting
+    from experiments.analysis.frames import DefenseInSetting as DefenseInSetting
     from experiments.analysis.paired import Values as Values
     from experiments.analysis.paired import difference as difference
     from experiments.analysis.paired import estimate as estimate
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "experiments.analysis.findings": "UTILITY",
-    "experiments.analysis.keys": "DefenseInSetting",
+    "experiments.analysis.frames": "DefenseInSetting",
     "experiments.analysis.paired": "Values difference estimate",
     "experiments.analysis.statistics": "Estimate",
     "experiments.browser": "show_page",

@@ -10,13 +10,10 @@ from fedsim.defenses.base import Defense
 from fedsim.defenses.censor import Censor
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.clip import Clip
-from fedsim.defenses.dp_client import DpClient
-from fedsim.defenses.dp_server import DpServer
+from fedsim.defenses.dp_client import DpClient, DpServer
 from fedsim.defenses.dp_sgd import DpSgd
-from fedsim.defenses.dual_prune import DualPrune
 from fedsim.defenses.error_feedback import ErrorFeedback
-from fedsim.defenses.fedsa_lora import FedsaLora
-from fedsim.defenses.ffa_lora import FfaLora
+from fedsim.defenses.ffa_lora import FedsaLora, FfaLora
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.ghost import Ghost
@@ -24,14 +21,13 @@ from fedsim.defenses.local_dp import LocalDp
 from fedsim.defenses.mixup import Mixup
 from fedsim.defenses.none import NoDefense
 from fedsim.defenses.optimal_noise import OptimalNoise
-from fedsim.defenses.percentile_privacy import PercentilePrivacy
+from fedsim.defenses.percentile_privacy import PercentilePrivacy, SvtPrivacy
 from fedsim.defenses.pfgd import Pfgd
-from fedsim.defenses.prune import Prune
+from fedsim.defenses.prune import DualPrune, Prune
 from fedsim.defenses.quantize import Quantize
 from fedsim.defenses.sign import Sign
 from fedsim.defenses.soteria import Soteria
 from fedsim.defenses.svdefense import SvDefense
-from fedsim.defenses.svt_privacy import SvtPrivacy
 from fedsim.defenses.tip import Tip
 from fedsim.defenses.withhold import Withhold
 from fedsim.errors import ConfigError

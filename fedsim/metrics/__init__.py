@@ -1,11 +1,10 @@
 """Registry of the metrics."""
 
 from fedsim.metrics.base import Metric
-from fedsim.metrics.bleu import Bleu
 from fedsim.metrics.images import MeanSquaredError, PeakSignalToNoise, StructuralSimilarity
-from fedsim.metrics.labels import LabelAccuracy
 from fedsim.metrics.lpips import PerceptualDistance, PerceptualDistanceVGG
 from fedsim.metrics.rouge import (
+    Bleu,
     Rouge1,
     Rouge1Special,
     Rouge2,
@@ -25,6 +24,7 @@ from fedsim.metrics.tokens import (
     BatchTokenPrecision,
     BatchTokenRecall,
     ExactMatch,
+    LabelAccuracy,
     PaddedTokenAccuracy,
     TokenAccuracy,
     TokenPrecision,

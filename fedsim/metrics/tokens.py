@@ -1,14 +1,16 @@
-"""Share of the private tokens that were guessed, by position and as a set."""
+"""Share of the private tokens that were guessed, by position and as a set, and of classes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedsim.metrics.base import Examples
+from fedsim.errors import ConfigError
+from fedsim.metrics.base import Examples, Metric
 from fedsim.metrics.text import TextMetric, compare
 
 Tokens: TypeAlias = tuple[int, ...]
@@ -131,3 +133,28 @@ def _united(guess: Examples, truth: Examples) -> tuple[list[Tokens], list[Tokens
         tuple(sorted({token for text in side.tokens for token in text})) for side in (guess, truth)
     )
     return [ours] * len(truth.tokens), [theirs] * len(truth.tokens)
+
+
+@dataclass(frozen=True)
+class LabelAccuracy(Metric):
+    """1 if the guessed class is the private one, else 0; -1 stands for no guess."""
+
+    name: ClassVar[str] = "label_accuracy"
+    unit: ClassVar[str] = "1"
+    attacker_wants: ClassVar[Literal["higher", "lower"]] = "higher"
+    modality: ClassVar[Literal["image", "text", "any"]] = "any"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """0 or 1.
+
+        Raises:
+            ConfigError: the labels are not classes, as in a language model.
+        """
+        guessed, private = guess.batch.labels, truth.batch.labels
+        for owner, labels in (("guess", guessed), ("truth", private)):
+            if labels.ndim != 1:
+                raise ConfigError(
+                    f"label_accuracy: the {owner} has labels of shape {tuple(labels.shape)}, not "
+                    "one class per example. Leave this metric out for a language model."
+                )
+        return ((guessed == private) & (guessed >= 0)).to(torch.float64)

@@ -13,8 +13,7 @@ from fedsim.defenses import DEFENSES, build_chain
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.clip import Clip
-from fedsim.defenses.dp_client import DpClient
-from fedsim.defenses.dp_server import DpServer
+from fedsim.defenses.dp_client import DpClient, DpServer
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise

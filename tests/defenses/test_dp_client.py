@@ -9,7 +9,7 @@ import torch
 from experiments.checks.capture_check import examine
 from experiments.plan.folder import Run
 from experiments.plan.rehearsal import rehearse
-from experiments.stages.privacy import spent
+from experiments.stages.utility import spent
 from fedsim.accountant import Schedule
 from fedsim.defenses.dp_client import DpClient
 from fedsim.errors import ConfigError

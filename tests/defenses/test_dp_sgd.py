@@ -11,8 +11,7 @@ from torch.func import grad, vmap
 from clients.train import LocalTrainer
 from experiments.checks.capture_check import examine
 from experiments.plan.rehearsal import rehearse
-from experiments.stages.privacy import spent
-from experiments.stages.utility import utility
+from experiments.stages.utility import spent, utility
 from fedsim.accountant import Schedule, epsilon
 from fedsim.config.cell import TaskConfig
 from fedsim.config.federation import FederationConfig

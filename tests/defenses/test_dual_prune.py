@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedsim.defenses.dual_prune import DualPrune
+from fedsim.defenses.prune import DualPrune
 from tests.defenses.cases import rng
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fedsim.accountant import Schedule
-from fedsim.defenses.percentile_privacy import PercentilePrivacy, percentile
-from fedsim.defenses.svt_privacy import SvtPrivacy
+from fedsim.defenses.percentile_privacy import PercentilePrivacy, SvtPrivacy, percentile
 from fedsim.types import Tensors
 from tests.defenses.cases import rng
 

@@ -9,8 +9,8 @@ from attacks.images.image_losses import matching_loss
 from attacks.observed.replay import replay
 from fedsim.defenses.base import Step
 from fedsim.defenses.censor import Censor
-from fedsim.defenses.dual_prune import DualPrune
 from fedsim.defenses.pfgd import Pfgd
+from fedsim.defenses.prune import DualPrune
 from fedsim.defenses.soteria import Soteria
 from fedsim.defenses.svdefense import SvDefense
 from fedsim.defenses.tip import Tip

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedsim.defenses.svt_privacy import SvtPrivacy, laplace
+from fedsim.defenses.percentile_privacy import SvtPrivacy, laplace
 from fedsim.types import Tensors
 from tests.defenses.cases import filtered, rng
 

@@ -23,8 +23,8 @@ from docs.tables import pages
 from experiments.pipeline import execute
 from experiments.plan.config import load_plan, parse_experiment, shipped
 from experiments.plan.folder import STAGES
-from experiments.preview.catalog import CATALOGS
 from experiments.preview.describe import manual
+from experiments.preview.manuals import CATALOGS
 from fedsim import data, defenses, metrics, models
 from fedsim.models import transformer
 from tests.apps.cases import Make

@@ -11,7 +11,7 @@ from attacks import ATTACKS
 from experiments import cli
 from experiments.commands.help_page import CHAPTERS
 from experiments.plan.config import shipped
-from experiments.preview.catalog import CATALOGS
+from experiments.preview.manuals import CATALOGS
 from fedsim.config.build import installed
 from fedsim.models import MODELS
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.pipeline import execute
-from experiments.preview.catalog import CATALOGS
+from experiments.preview.manuals import CATALOGS
 from fedsim.config.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError

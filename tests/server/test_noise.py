@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.plan.folder import Run
-from experiments.stages.privacy import spent
+from experiments.stages.utility import spent
 from fedsim.errors import ConfigError
 from fedsim.store.capture import CaptureKey, CaptureStore
 from fedsim.types import Tensors

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.extras.arena.answers import check_answer
-from experiments.extras.arena.bundle import REMEDY
-from experiments.extras.arena.commitments import commitments
 from experiments.extras.arena.records import (
     BUNDLE,
     GRADE,
     LABEL,
+    REMEDY,
     SECRET,
     SUBMISSION,
     Bundle,
@@ -21,6 +20,7 @@ from experiments.extras.arena.records import (
     Secret,
     Submission,
 )
+from experiments.extras.arena.sealing import commitments
 from fedsim import __version__
 from fedsim.api import Run, StoredCell
 from fedsim.api.calls import (

@@ -9,23 +9,34 @@ searched is asked for.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.extras.arena.commitments import commitments, new_salts
 from experiments.extras.arena.records import BUNDLE, MINUTES, SECRET, Bundle, Rules, Secret
 from fedsim import __version__
 from fedsim.api import Run, StoredCell
 from fedsim.api.calls import attack_captures, check_run, without_null
 from fedsim.data.splits import Split
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, StoreError
 from fedsim.records import MAIN, PRIOR_ONLY
 from fedsim.seeds import SECRET_BITS
-from fedsim.store.capture import CaptureStore
-from fedsim.store.files import copy_files, hashes, read_bytes, read_record, write_bytes, write_json
+from fedsim.store.capture import CaptureStore, batch_tensors
+from fedsim.store.files import (
+    copy_files,
+    digest,
+    hashes,
+    read_bytes,
+    read_record,
+    write_bytes,
+    write_json,
+)
 from fedsim.store.plain_files import check_folder, digest_plain, make_private
+from fedsim.store.truth import TruthRecord, TruthStore
 from fedsim.tasks import load_task
+from fedsim.types import Batch
 
 _PART = ".sealing"
 """Where both folders are written; what a stopped command left there is made again."""
@@ -195,3 +206,44 @@ def _rules(run: Run, cell: StoredCell, minutes: float) -> Rules:
         cpu_minutes=minutes,
         answers=answers,
     )
+
+
+SALT_BYTES = 32
+
+
+def new_salts(truth: TruthStore) -> dict[str, tuple[str, ...]]:
+    """A salt for each private row, by client and round."""
+    return {
+        str(record.key): tuple(secrets.token_hex(SALT_BYTES) for _ in record.rows)
+        for record in truth.clients()
+    }
+
+
+def commitments(truth: TruthStore, salts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The commitments to all rows of a truth folder, sorted.
+
+    Raises:
+        StoreError: the salts are not those of these rows.
+    """
+    return tuple(sorted(_commit(truth, salts)))
+
+
+def _commit(truth: TruthStore, salts: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for record in truth.clients():
+        of_rows = salts.get(str(record.key), ())
+        if len(of_rows) != len(record.rows):
+            raise StoreError(
+                f"{truth.root}: {record.key} has {len(record.rows)} rows and {len(of_rows)} salts. "
+                "Restore the truth that fedsim seal wrote."
+            )
+        batch = truth.batch(record)
+        for place, salt in enumerate(of_rows):
+            yield digest(bytes.fromhex(salt), *_parts(record, place, batch))
+
+
+def _parts(record: TruthRecord, place: int, batch: Batch) -> Iterator[bytes]:
+    yield f"{record.key} {place}".encode()
+    for name, tensor in sorted(batch_tensors(batch).items()):
+        row = tensor[place].contiguous()
+        yield f" {name} {row.dtype} {tuple(row.shape)} ".encode()
+        yield row.numpy().tobytes()

@@ -36,7 +36,7 @@ def submit(
     ] = False,
 ) -> None:
     """Attack a sealed bundle, or hand in guesses at it; no private row is needed or read."""
-    from experiments.extras.arena.bundle import open_bundle
+    from experiments.extras.arena.records import open_bundle
     from experiments.extras.arena.submitting import submit_attack, submit_guesses
     from fedsim.api.calls import override
 

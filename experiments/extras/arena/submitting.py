@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from experiments.extras.arena.answers import asked_parts, check_answer, read_answers
-from experiments.extras.arena.bundle import OpenBundle
-from experiments.extras.arena.records import BUNDLE, LABEL, SUBMISSION, Submission
+from experiments.extras.arena.records import BUNDLE, LABEL, SUBMISSION, OpenBundle, Submission
 from fedsim import __version__
 from fedsim.api.calls import attack_captures, named_attack
 from fedsim.config.build import explain, options_of

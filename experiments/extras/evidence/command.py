@@ -49,7 +49,7 @@ def evidence(
         return
     if run is None:
         raise ConfigError("evidence: no run is named. Write fedsim evidence runs/<name>.")
-    from experiments.extras.evidence.record import compiled
+    from experiments.extras.evidence.folder import compiled
 
     today = datetime.now(UTC).date()
     record = compiled(Run.open(run), today, _date(review) or today + _REVIEWED)

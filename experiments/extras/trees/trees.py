@@ -85,7 +85,7 @@ def _attack(
     result = {"client": victim.client, "trees": len(victim.grown), **_plain(facts)}
     result |= {"followed": guess.trees, "only": guess.proven, "cpu_seconds": guess.seconds}
     if private:
-        from experiments.extras.trees.scoring import score, shuffled
+        from experiments.extras.trees.table import score, shuffled
 
         schema = Schema.of(names, private.values) if known is None else schema
         result["guess"] = asdict(score(private, rows, schema))

@@ -14,9 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from itertools import chain
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from experiments.extras.watch.state import CellState, CurveKey, State, Watcher
+from fedsim.api import Run
 from fedsim.api.calls import (
     FEW,
     INK,
@@ -27,16 +28,19 @@ from fedsim.api.calls import (
     panel,
     render,
     show,
+    show_page,
     spoken,
     strokes,
     title,
     unit_of,
 )
-from fedsim.errors import FedsimError
+from fedsim.errors import ConfigError, FedsimError
 from fedsim.records import PRIOR_ONLY, shown
+from fedsim.visible import say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 SCRIPT = files("experiments.extras.watch").joinpath("watch.js").read_text("utf-8")
 """The one script of the page, whose policy is inside it."""
@@ -259,3 +263,48 @@ def _draw(curves: list[Curve], axes: Axes) -> None:
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+
+
+_LAST_PAGE = 3.0
+"""Seconds in which a followed page takes the report that replaces it."""
+
+
+def serve(run: Run, port: int = 0, beside: BinaryIO | None = None) -> None:
+    """Print the address, open it where there is a screen, and answer.
+
+    Args:
+        run: what is followed.
+        port: of this machine; 0 takes a free one.
+        beside: ends with the command that trains and attacks; None to answer until Ctrl-C.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    feed = Feed(Watcher(run))
+    try:
+        server = Server(feed, port)
+    except OSError as error:
+        raise ConfigError(f"--port {port}: {error.strerror}. Name another, or 0.") from None
+    until = "Ctrl-C" if beside is None else "the run ends"
+    for work in (feed.follow, *([] if beside is None else [lambda: _end(feed, server, beside)])):
+        threading.Thread(target=work, daemon=True).start()
+    said = f"{server.url} shows private rows to whoever knows it, until {until}"
+    say(said, error=beside is not None, flush=True)
+    show_page(server.url)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        feed.close()
+        server.server_close()
+
+
+def _end(feed: Feed, server: Server, beside: BinaryIO) -> None:
+    """Close once the run has ended and who follows it has the report."""
+    beside.read()
+    followed = feed.listeners
+    feed.refresh()
+    if followed and feed.ended:
+        time.sleep(_LAST_PAGE)
+    server.shutdown()

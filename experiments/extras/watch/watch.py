@@ -23,7 +23,7 @@ def watch(
 ) -> None:
     """Follow a run in a browser: cells, jobs, guesses as they form, and at its end the report."""
     opened = Run.open(run)
-    from experiments.extras.watch.serving import serve
+    from experiments.extras.watch.server import serve
 
     if beside:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run takes it, and ends this one

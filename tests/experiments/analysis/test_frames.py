@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from experiments.analysis.frames import by_status, frame, jobs, score_frame, victims
-from experiments.analysis.keys import VictimKey
+from experiments.analysis.frames import VictimKey, by_status, frame, jobs, score_frame, victims
 from experiments.stages.updates import UpdateRow
 from tests.experiments.analysis.cases import row
 

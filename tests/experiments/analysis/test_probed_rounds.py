@@ -10,7 +10,7 @@ from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
 from experiments.plan.cells import Cell
 from experiments.report.curves import curves
-from experiments.stages.privacy import spent
+from experiments.stages.utility import spent
 from fedsim.errors import SimulationError
 from fedsim.records import (
     OTHER_CLIENT,

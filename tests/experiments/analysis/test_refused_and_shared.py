@@ -17,8 +17,8 @@ from experiments.analysis.summary import summarise
 from experiments.bounds.records import BudgetLimit
 from experiments.plan.entries import allows_for
 from experiments.report.brackets import brackets
+from experiments.report.details import phrases
 from experiments.report.gate import ScoreLimit, broken
-from experiments.report.reasons import phrases
 from fedsim.config.cell import CandidatesConfig, CellConfig
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, AttackKey, ScoreRow
 from tests.experiments.analysis.cases import cell, only_section, row

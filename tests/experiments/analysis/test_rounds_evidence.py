@@ -11,8 +11,7 @@ import torch
 from attacks.feasibility import Feasibility
 from experiments.analysis.findings import TaskFindings
 from experiments.bounds.records import LimitsRecord, RankLimit
-from experiments.report.appendix import appendix
-from experiments.report.recovered_rows import union_figures, union_table, unions
+from experiments.report.result_tables import appendix, coverage_table
 from experiments.report.tables import Number
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.updates import UpdateRow, norm_of
@@ -49,21 +48,13 @@ def found() -> tuple[TaskFindings, list[Coverage]]:
 
 def test_the_union_is_over_clients_and_remembers_who_sits_out() -> None:
     section, covered = found()
-    totals = [(u.round, u.used, u.exact, u.recovered, u.false) for u in unions(section, covered)]
-    assert totals == [(1, 2, 1, 1, 0), (2, 2, 2, 1, 0), (5, 4, 3, 2, 1)]
-    assert unions(section, reversed(covered)) == unions(section, covered)
-
-
-def test_the_union_as_table_and_figure() -> None:
-    section, covered = found()
-    table = union_table(section, unions(section, covered))
-    assert table.cells[-1] == ["", "none", "DLG", 5, 4, 3, Number(0.75, "1"), 2, 1]
-    (figure,) = union_figures(section, unions(section, covered), "f")
-    assert "share of used rows recovered" in figure.svg
+    table = coverage_table(section, covered)
+    assert table.cells[0] == ["", "none", "DLG", 1, 2, 1, Number(0.5, "1"), 1, 0]
+    assert table.cells[1] == ["", "none", "DLG", 2, 2, 2, Number(1.0, "1"), 1, 0]
+    assert table.cells[2] == ["", "none", "DLG", 5, 4, 3, Number(0.75, "1"), 2, 1]
+    assert coverage_table(section, reversed(covered)) == table
     never = [replace(r, value=WRONG) for r in ROWS if r.metric == "mse"]
-    nothing = unions(section, coverage(never))
-    assert union_table(section, nothing).rows == ()
-    assert union_figures(section, nothing, "f") == []
+    assert coverage_table(section, coverage(never)).rows == ()
 
 
 def test_the_norm_is_that_of_the_whole_update() -> None:

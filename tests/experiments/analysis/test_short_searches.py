@@ -7,8 +7,7 @@ import pytest
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
 from experiments.report.beyond import beyond
-from experiments.report.run_results import read_results
-from experiments.report.summary_file import write_summary
+from experiments.report.run_results import read_results, write_summary
 from tests.apps.cases import IMAGES, TEXT, Make
 
 NOISE = {"name": "gaussian_noise", "std": 0.01}

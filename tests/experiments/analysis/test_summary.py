@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from experiments.analysis.findings import RoundUtility, TaskFindings
-from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.frames import DefenseInSetting
 from experiments.analysis.summary import summarise
 from experiments.report.curves import curves, running_mean, smoothed, window
 from experiments.report.figures import INK, strokes
 from experiments.report.naming import attack_name
 from experiments.report.page import outcomes
 from experiments.report.result_tables import tables
-from experiments.report.summary_file import canonical
+from experiments.report.run_results import canonical
 from experiments.report.tables import Number, Table, to_csv
 from experiments.wording.threat import threat_model
 from fedsim.config.cell import AuxiliaryConfig, CaptureConfig

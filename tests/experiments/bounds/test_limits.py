@@ -22,16 +22,15 @@ from experiments.bounds.limits import (
     spectrum_precision,
     unfold,
 )
-from experiments.bounds.noise import Noise, noise
 from experiments.bounds.records import LimitsRecord
-from experiments.bounds.success import gaussian_bound, mechanism, success_bound
+from experiments.bounds.success import Noise, gaussian_bound, mechanism, noise, success_bound
 from experiments.pipeline import execute
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run, read_rules
 from experiments.preview.show import describe
 from experiments.report.brackets import brackets, budgets
 from experiments.report.limit_tables import Limits, limit_tables
-from experiments.report.summary_file import judged
+from experiments.report.run_results import judged
 from experiments.report.tables import Number
 from fedsim.accountant import noise_multiplier
 from fedsim.defenses.encoding import Encoding

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.decision.answer import Cost
-from experiments.decision.cost import costs
 from experiments.decision.plan import FEWEST_SEEDS
+from experiments.decision.targets import costs
 
 SEEDS = range(8)
 

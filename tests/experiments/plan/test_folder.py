@@ -11,7 +11,7 @@ from experiments.analysis.findings import Findings
 from experiments.pipeline import RunOutcome, execute
 from experiments.plan import folder
 from experiments.plan.folder import note_provenance
-from experiments.report.report import write_report
+from experiments.report.page import write_report
 from fedsim.api.run import read_provenance
 from fedsim.errors import StoreError
 from tests.apps.cases import IMAGES, Make, merge

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from experiments.plan.config import shipped
-from experiments.preview.schema import schema
+from experiments.preview.manuals import schema
 
 EXPERIMENT: dict[str, Any] = {"name": "mine", "task": {"model": "lenet", "dataset": "shapes"}}
 

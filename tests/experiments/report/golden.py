@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from experiments.report.report import write_report
-from experiments.report.summary_file import write_summary
+from experiments.report.page import write_report
+from experiments.report.run_results import write_summary
 from tests.experiments.report.fixture_run import Page, make_run
 
 GOLDEN = Path(__file__).with_name("golden.txt")

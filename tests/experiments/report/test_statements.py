@@ -11,11 +11,10 @@ import pytest
 
 from experiments.analysis.evidence import Kind, Reached, Reason, Verdict, Word
 from experiments.analysis.findings import Problem, TaskFindings
-from experiments.report.costs import costs
-from experiments.report.details import recovered
+from experiments.report.details import phrase, recovered
+from experiments.report.first_screen import costs
 from experiments.report.headline import closing_rows, closing_table
 from experiments.report.page import attackers
-from experiments.report.reasons import phrase
 from experiments.report.statements import Statement, answers, certainty, names, overall
 from experiments.wording.catalogue import Said, sentences
 from experiments.wording.threat import ThreatModel

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import foreign
-from experiments.extras.arena.bundle import open_bundle
 from experiments.extras.arena.grading import grade
+from experiments.extras.arena.records import open_bundle
 from experiments.extras.arena.sealing import SealedTrack
 from experiments.extras.arena.submitting import submit_guesses
 

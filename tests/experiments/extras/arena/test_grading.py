@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.extras.arena.bundle import open_bundle
 from experiments.extras.arena.grading import grade
-from experiments.extras.arena.records import GRADE, SUBMISSION, Grade, Submission
+from experiments.extras.arena.records import GRADE, SUBMISSION, Grade, Submission, open_bundle
 from experiments.extras.arena.sealing import SealedTrack, seal
 from experiments.extras.arena.submitting import submit_attack, submit_guesses
 from experiments.operations import SEED_BITS, secret_settings

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from experiments.extras.arena import sealing
-from experiments.extras.arena.bundle import open_bundle
 from experiments.extras.arena.grading import grade
+from experiments.extras.arena.records import open_bundle
 from experiments.extras.arena.sealing import SealedTrack, seal
 from experiments.extras.arena.submitting import submit_attack
 from fedsim.api import Run

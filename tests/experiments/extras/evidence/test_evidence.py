@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from scipy.stats import beta
 
-from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.frames import DefenseInSetting
 from experiments.bounds.audit import AuditRow
 from experiments.cli import main
-from experiments.extras.evidence.folder import MANIFEST, PAGE, RECORD
-from experiments.extras.evidence.record import EvidenceRecord
+from experiments.extras.evidence.folder import MANIFEST, PAGE, RECORD, EvidenceRecord
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES, Run
 from experiments.report.assessment import _audited

@@ -14,9 +14,8 @@ from benchmarks.trees_federation import bagging, noisy_leaves
 from experiments.extras.trees.clients import Reply, Victim, victims
 from experiments.extras.trees.facts import read_facts
 from experiments.extras.trees.reading import read_forest
-from experiments.extras.trees.scoring import score, shuffled
 from experiments.extras.trees.search import Guess, search
-from experiments.extras.trees.table import Rows, Schema, filled, intervals
+from experiments.extras.trees.table import Rows, Schema, filled, intervals, score, shuffled
 from fedsim.api import ConfigError
 from tests.experiments.conftest import Said
 from tests.experiments.extras.trees.cases import boosted, drawn, forest, stump, stump_tree

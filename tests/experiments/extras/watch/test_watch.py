@@ -26,10 +26,9 @@ from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.prepared import Sketch
 from attacks.scheduling.run_lock import lock_run
-from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.frames import DefenseInSetting
 from experiments.commands.run import _watched
-from experiments.extras.watch.server import SCRIPT, Feed, Server, _draw, page
-from experiments.extras.watch.serving import serve
+from experiments.extras.watch.server import SCRIPT, Feed, Server, _draw, page, serve
 from experiments.extras.watch.state import CurveKey, Glimpse, State, Watcher
 from experiments.stages.attack import Live
 from fedsim.api import Run
