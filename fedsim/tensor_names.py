@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedsim.compressed import expanded
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
 
@@ -103,6 +104,14 @@ def named(given: Given, network: nn.Module, what: str, *, partial: bool = False)
             for name, value in weights.items()
         ):  # scores of layers, under the layers' names
             return named(weights, network, what, partial=partial)
+        dense, parts = from_parts(tensors, network) if by_order is None else ({}, "")
+        if parts and what not in ("before", "after"):
+            return Named(dense, f"{len(dense)} tensors of {parts}", ())
+        if parts:
+            raise ConfigError(
+                f"{what}: the arrays are {parts}, so they are no weights. Pass what they add "
+                "up to as gradients=."
+            )
         if by_order is None and len(unknown) < len(tensors):
             raise ConfigError(
                 f"{what}: the model has no tensor {unknown[0]!r}. The nearest are "
@@ -313,6 +322,14 @@ def _split(tensors: Tensors, network: nn.Module, expected: Tensors, places: _Pla
 def _dtype(part: Tensor, whole: Tensor) -> torch.dtype:
     """That of the vector, but for counters."""
     return part.dtype if whole.is_floating_point() else whole.dtype
+
+
+def from_parts(tensors: Tensors, network: nn.Module) -> tuple[Tensors, str]:
+    """Tensors that came as pairs or factors, see ``fedsim.compressed``, in the network's order."""
+    expected, places = own_tensors(network), _Places(network)
+    orders = _orders(network, places).values()
+    dense, parts = expanded(list(tensors.values()), orders, expected)
+    return {name: dense[name] for name in expected if name in dense}, parts
 
 
 def _without_statistics(names: Sequence[str], network: nn.Module) -> list[str]:

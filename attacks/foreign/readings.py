@@ -171,7 +171,9 @@ def _assumed(seen: Observation, reply: OpenReply, *, turned: bool) -> str:
         count = seen.knowledge.num_examples or 0
         known.append(f"{count} example{'s' * (count > 1)} ({claims[origin.source]})")
     if turned:
-        known.append(_AS_DIFFERENCE if reply.mirrored else "the reply is the gradient times -1")
+        known.append(
+            _AS_DIFFERENCE if reply.mirrored else "the reply was read as the gradient times -1"
+        )
     return _joined(known)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from attacks.observed.calls import noted
 from attacks.observed.labels import Head
 from attacks.observed.replay import Replay
 from attacks.observed.single_target import fitted_factor, relative_error
@@ -33,10 +34,8 @@ more. Half and twice of what lies above 1 pass the tests of causes."""
 _EVEN = 0.01
 """Relative spread of steps of one size, as of biases by Adam beside matrices by Muon; decay leaves
 .001."""
-_ROUNDED = 1e-4
-"""Largest probability of the other classes at which rounding is blamed. Of three clients whose
-logits grow, none is proven from 1e-4 on; of one whose picture does not explain the update, which
-begins at 1e-8, half and twice of it judge alike."""
+_ROUNDED = 2.0**-23
+"""Rounding of a probability next to 1 in float32, which is the slope of its class by so much."""
 _FEWEST = 40  # entries of a tensor whose mean square is compared
 
 
@@ -57,6 +56,12 @@ class Pair:
     model: Replay
     batch: Batch
     head: Head | None
+
+
+def _misfit(pair: Pair) -> float:
+    """Relative error of what the guess makes, at the best factor."""
+    factor = fitted_factor(pair.made, pair.seen)
+    return relative_error({name: factor * v for name, v in pair.made.items()}, pair.seen)
 
 
 def _rates(pair: Pair) -> str:
@@ -93,7 +98,7 @@ def _saturated(pair: Pair) -> str:
     softmax = pair.made[bias] + one_hot(pair.batch.labels, len(pair.made[bias]))[0]
     likeliest = int(softmax.argmax())
     rest = float(softmax.sum() - softmax[likeliest])
-    if rest > _ROUNDED or pair.seen[bias][likeliest] > 0:
+    if _misfit(pair) * rest > _ROUNDED or pair.seen[bias][likeliest] > 0:
         return ""
     return (
         f"the client's loss is next to 0 at this input, as its class has a probability of 1 less "
@@ -168,13 +173,41 @@ def _mixed(pair: Pair) -> str:
     )
 
 
+def _sloped(pair: Pair) -> str:
+    """With the slopes at the outputs as they came, the input makes every tensor."""
+    head, model = pair.head, pair.model
+    if head is None or head.bias not in pair.seen:
+        return ""
+    with noted({head.layer: model.network.get_submodule(head.layer)}) as calls:
+        model.task.loss(model.network, pair.batch)
+    slopes = pair.seen[str(head.bias)]
+    if len(calls) != 1 or calls[0].output.numel() != len(slopes):
+        return ""
+    made = torch.autograd.grad(
+        calls[0].output,
+        [model.parameters[name] for name in pair.seen],
+        slopes.view_as(calls[0].output),
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    error = relative_error(dict(zip(pair.seen, made, strict=True)), pair.seen)
+    if error > _ALIKE or error > APART * _misfit(pair):
+        return ""
+    return (
+        "its slopes at the outputs are none that the loss has for one class, as with soft targets "
+        "or another loss; with them, this input makes the whole update"
+    )
+
+
 def masked(pair: Pair) -> str:
     """Every entry that is not zero is what this input makes, and many are zero that should not."""
     silent = 0.0
     for name, value in pair.seen.items():
         sent = value != 0
         made = pair.made[name]
-        if not sent.any() or fit(value[sent], made[sent])[1] > _ALIKE:
+        if not sent.any():
+            continue
+        if fit(value[sent], made[sent])[1] > _ALIKE:
             return ""
         drives = made.abs() > APART * made.abs().max()
         silent = max(silent, float((drives & ~sent).sum() / drives.sum().clamp(min=1)))
@@ -227,6 +260,7 @@ EXACT: tuple[Callable[[Pair], str], ...] = (
     _centralised,
     _transposed,
     _mixed,
+    _sloped,
     masked,
     _orthogonalised,
 )

@@ -34,6 +34,8 @@ of Muon without a cause."""
 _SINGLE = 1e-4
 """Second singular value of a layer's gradient, as a share of the first, up to which it is that of a
 single input; float32 weights leave 1e-6, and rounding to eight bits 1e-2."""
+_FALL = 0.1
+"""The same of the next one, as a share of the last that is of an input."""
 _SIGNS = 0.05
 """Distance of the quartiles of the sizes of a gradient's entries, as a share of the upper, below
 which they are signs or steps of Adam, some of which are small: of 32 clients by AdamW it is 1e-5,
@@ -76,7 +78,14 @@ def sent_error(observation: Observation, task: Task, guess: Batch) -> float | No
 
 
 def shown(
-    observation: Observation, task: Task, batch: Batch, weight: Tensor, error: float
+    observation: Observation,
+    task: Task,
+    batch: Batch,
+    weight: Tensor,
+    error: float,
+    *,
+    rounded: bool = False,
+    masked: bool = False,
 ) -> Reconstruction | None:
     """What a first linear layer shows, with the cause why it does not make the rest; None if none.
 
@@ -86,22 +95,50 @@ def shown(
         batch: what solves the layers.
         weight: gradient of the first layer.
         error: relative, of the gradient of ``batch``.
+        rounded: whether rounding explains it.
+        masked: whether the entries of ``weight`` that were sent are those of a single input.
     """
-    single = is_single(weight)
-    if single and error < EXPLAINED:
-        return Reconstruction(batch, error, confidence=("guess",))
-    if note := departure(observation, task, batch, exact=not single):
-        part = None if single else sent_error(observation, task, batch.to("cpu"))
+    single = masked or is_single(weight)
+    if note := departure(observation, task, batch, exact=not single or rounded):
+        part = sent_error(observation, task, batch.to("cpu")) if masked else None
         error = error if part is None else part
         return Reconstruction(batch, error, confidence=("guess",), note=note)
-    if weight.dim() != 2:
-        return None
     # Steps of Muon blow other directions up, yet the input's stays the first.
     direction = torch.linalg.svd(weight, full_matrices=False).Vh[0]
-    lighter = lit(observation, task, direction.cpu(), batch.labels.cpu())
+    lighter = (
+        None if rounded or masked else lit(observation, task, direction.cpu(), batch.labels.cpu())
+    )
     if lighter and (note := departure(observation, task, lighter, exact=True)):
         return Reconstruction(lighter, confidence=("guess",), note=note)
-    return None
+    if not single and not rounded:
+        return None
+    signed = any((value < 0).any() for value in observation.update().values())
+    note = _left(error, rounded=rounded) if signed and not task.doubt else ""
+    return Reconstruction(batch, error, confidence=("guess",), note=note)
+
+
+def _left(error: float, *, rounded: bool) -> str:
+    """What is said of an update that the input of its first layer does not make."""
+    if error >= EXPLAINED:
+        return OPEN
+    if rounded:
+        return (
+            f"this input makes the update but for {error:.1g} of it, which rounding explains "
+            "and which would hide changes of its pixels"
+        )
+    return f"this input makes the update but for {error:.1g} of it, and no test tells why"
+
+
+def several_note(weight: Tensor) -> str:
+    """That a linear layer's gradient has the rank of several inputs; empty where it shows none."""
+    sizes = torch.linalg.svdvals(weight[weight.any(1)][:, weight.any(0)])
+    rank = int((sizes > _SINGLE * sizes[0]).sum())
+    if rank in (1, len(sizes)) or float(sizes[rank]) > _FALL * float(sizes[rank - 1]):
+        return ""
+    return (
+        f"the first layer's gradient has rank {rank}, as of {rank} inputs, or of one whose entries "
+        f"were cut: 'spear' reads several, with num_examples={rank} or without it"
+    )
 
 
 def is_single(weight: Tensor) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attacks.feasibility import Prospect
 from attacks.observed.calls import noted
+from attacks.observed.readings import read
 from attacks.observed.seen_input import SeenInput, seen_input
 from fedsim.errors import CannotAttack
 from fedsim.models.network import copied
@@ -18,6 +19,12 @@ from fedsim.types import Batch
 
 _COMPARED, _PARALLEL = 4, 1e-6  # random images, and how far their slopes may be from parallel
 _PROBES = 16  # random images that show what follows the layer
+_SPARE = 20  # entries beyond those that tell an input and its slopes, by which a mask is told
+_ONE_INPUT = 1e-4
+"""Relative error of the entries that a mask left, up to which they are those of one input; float32
+leaves 1e-7."""
+_MISSED = 1e-3
+"""Chance that a random mask leaves out an input at each unit, below which the input is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,24 +178,46 @@ def has_parallel_slopes(network: nn.Module, task: Task, layer: FirstLinear) -> b
     return bool(unit.numel()) and bool((unit @ unit.T).abs().min() > 1 - _PARALLEL)
 
 
-def shown_inputs(weight: Tensor, slopes: Tensor, sent: Tensor) -> Tensor:
-    """The inputs ``(input,)`` of a linear layer by its gradient of a single one, ``d x^T``.
+@dataclass(frozen=True, slots=True)
+class ShownInput:
+    """What a linear layer's gradient of a single example, ``d x^T``, shows of its input ``x``.
+
+    Attributes:
+        values: the input; nan where no entry shows it, ``(input,)``.
+        masked: whether entries were left out, and all others are those of this input alone.
+    """
+
+    values: Tensor
+    masked: bool
+
+
+def shown_input(weight: Tensor, slopes: Tensor) -> ShownInput:
+    """The input of a linear layer by its gradient of a single one.
 
     Where entries were left out, those that were sent tie a unit's slope to the inputs of its row:
     the units whose bias was sent lead to their inputs, these to the units that share them, and so
-    on.
+    on. A zero among others of its column was left out, as by a mask, and says nothing.
 
     Args:
         weight: gradient ``(unit, input)``, 0 where it was not sent.
         slopes: gradient of the bias ``(unit,)``.
-        sent: which entries of ``weight`` were.
     """
+    seen = read(weight)
+    sent = torch.ones_like(weight) if seen.step else (weight != 0).to(weight)
     for _ in range(len(slopes)):
-        squares = slopes.square()
-        values = weight.T @ slopes / (sent.to(squares).T @ squares).clamp(min=1e-300)
-        known = sent.to(values) @ values.square()
+        values = weight.T @ slopes / (sent.T @ slopes.square()).clamp(min=1e-300)
+        known = sent @ values.square()
         unknown = (slopes == 0) & weight.any(1) & (known > 0)
         if not unknown.any():
             break
         slopes = slopes.where(~unknown, weight @ values / known.clamp(min=1e-300))
-    return values
+    driven = slopes != 0
+    ties = sent[driven].sum(0)
+    spare = float(ties.sum()) - int(driven.sum()) - int((ties > 0).sum())
+    error = (weight - sent * torch.outer(slopes, values)).norm()
+    if seen.complete or spare < _SPARE or error > _ONE_INPUT * weight.norm():
+        return ShownInput(values if driven.any() else values.fill_(torch.nan), masked=False)
+    # Of a random mask, an input that so many units would show is 0; of the largest entries, small.
+    missed = (1 - sent[driven][:, ties > 0].mean()) ** int(driven.sum())
+    zero = missed < _MISSED and not bool(seen.upper.isfinite().all())
+    return ShownInput(values.where((ties > 0) | zero, torch.nan), masked=True)

@@ -85,8 +85,8 @@ def single_target(
     Args:
         network: as broadcast, in float64.
         task: whose loss is asked for its slopes.
-        gradient: observed, of the head's weight and bias at least; of the weight alone where the
-            image is known, which tells the layer's input.
+        gradient: observed, of the head's weight and bias at least; of the weight alone, or of a
+            part of its entries, where the image is known, which tells the layer's input.
         head: the last linear layer, whose outputs the loss is a function of.
         image: ``(1, channel, height, width)``, if it is known, for losses of other outputs, too.
 
@@ -99,17 +99,20 @@ def single_target(
     if head.weight not in gradient or not (has_bias or image is not None):
         return SingleTarget(torch.tensor([infer_label(gradient, head)]), 1.0, 1.0)
     layer, weight = network.get_submodule(head.layer), gradient[head.weight]
+    bias = gradient[str(head.bias)] if has_bias else torch.zeros_like(weight[:, 0])
+    whole = bool(bias.all()) or image is None
     if image is None:
         image = torch.full((1, *task.spec.input_shape), 0.5)
     image = image.to(weight)
     with torch.no_grad():
-        if has_bias:
-            bias = gradient[str(head.bias)]
+        if whole:
             features = weight.T @ bias / bias.square().sum()
         else:
             batch = Batch(image, task.any_labels(1).to(image.device))
             features = inputs_of([layer], lambda: task.loss(network, batch))[0][0]
-            bias = weight @ features / features.square().sum()
+            sent = (weight != 0).to(weight)
+            by_row = weight @ features / (sent @ features.square()).clamp(min=1e-300)
+            bias = bias.where(bias != 0, by_row)
         outputs = layer(features[None])
 
     def slopes(target: Tensor) -> Tensor:
@@ -153,6 +156,7 @@ def _candidates(bias: Tensor, task: Task) -> list[Tensor]:
 
 def _fitted(slopes: Tensor, bias: Tensor, target: Tensor) -> SingleTarget:
     """The target with its best factor; without one that is positive it explains nothing."""
+    slopes = slopes * (bias != 0)  # of an output of which nothing was sent, nothing is known
     both, energy = float(bias @ slopes), float(slopes.square().sum())
     if not both > 0 or not energy > 0:
         return SingleTarget(target, 1.0, float("inf"))

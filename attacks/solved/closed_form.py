@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
-from attacks.observed.departures import EXPLAINED, OPEN, departure, is_single, shown
+from attacks.observed.departures import EXPLAINED, departure, several_note, shown
 from attacks.observed.replay import gradient_or_multiple, replay, step_length
 from attacks.observed.seen_input import check_plain, range_note
 from attacks.observed.single_target import (
@@ -115,10 +115,11 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
             "the equations have no finite solution: its update is zero or not finite",
             "Choose an attack that searches.",
         )
-    values = sequence.solve(model, gradient)
-    finite = bool(values.isfinite().all())
-    image = values.view(1, *task.spec.input_shape).float() if finite else None
-    target = single_target(model.network, task, gradient, sequence.head, image)
+    entry = sequence.shown(gradient)
+    values = sequence.solve(model, gradient).view(1, *task.spec.input_shape).float()
+    image = values if bool(values.isfinite().all()) else None
+    near = values.where(values.isfinite(), 0.5)
+    target = single_target(model.network, task, gradient, sequence.head, near)
     solved: Solved | None = None
     if image is not None:
         batch = Batch(image, target.target.to(image.device))
@@ -136,17 +137,15 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
                 confidence=(certificate(proof),),
                 note="; ".join(filter(None, notes)),
             )
-        if sequence.first is not None:
+        if entry is not None and sequence.first is not None:
             weight = gradient[sequence.first.weight]
-            signed = any((value < 0).any() for value in gradient.values())
-            scale = scale_note(target.trusted) if scaled else ""
-            better = shown(observation, task, batch, weight, proof.error)
-            if better is None and is_single(weight):
-                note = OPEN if signed and not task.doubt else ""
-                better = Reconstruction(batch, proof.error, confidence=("guess",), note=note)
+            rounded, masked = proof.holds, entry.masked
+            better = shown(
+                observation, task, batch, weight, proof.error, rounded=rounded, masked=masked
+            )
             if better is not None:
-                single = is_single(weight) and proof.error < EXPLAINED
-                return replace(better, note=scale) if single else better
+                scale = scale_note(target.trusted) if scaled and proof.error < EXPLAINED else ""
+                return replace(better, note="; ".join(filter(None, (better.note, scale))))
         if smoothed := smoothing_note(observation, task, batch):
             return Reconstruction(
                 batch, objective=proof.error, confidence=("guess",), note=smoothed
@@ -166,10 +165,16 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
     length = step_length(observation) if scaled else 1.0
     seen = Received(gradient, length, sequence.head, target)
     guess = _estimated(estimate(observation, task, seen, rng, job), solved, gradient)
+    if entry is not None and entry.masked and (exact := values.isfinite()).any():
+        return _in_part(guess, values, exact)
+    if scaled and not guess.note:
+        guess = replace(guess, note=scale_note(target.trusted))
     if guess.note or sequence.first is None:
         return guess
-    exact = not gradient[sequence.first.weight].all()  # noise leaves no zeros
-    return replace(guess, note=departure(observation, task, guess.guess.to("cpu"), exact=exact))
+    weight = gradient[sequence.first.weight]
+    exact = not weight.all()  # noise leaves no zeros
+    cause = departure(observation, task, guess.guess.to("cpu"), exact=exact)
+    return replace(guess, note=cause or several_note(weight))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,5 +217,16 @@ def _estimated(
         steps=best.steps,
         confidence=("guess",),
         blank=blank,
-        note=note or scale_note(estimated.received.single.trusted),
+        note=note,
     )
+
+
+def _in_part(guess: Reconstruction, values: Tensor, exact: Tensor) -> Reconstruction:
+    """The pixels that single entries of the first layer show, and a guess of the others."""
+    image = values.cpu().where(exact.cpu(), guess.guess.inputs.cpu())
+    note = (
+        f"{int(exact.sum())} of {exact.numel()} values are exact: entries of the first layer that "
+        "were sent show each of them; the others were not sent, and are guessed"
+    )
+    batch = replace(guess.guess, inputs=image.to(guess.guess.inputs))
+    return replace(guess, guess=batch, note=note, blank=False)

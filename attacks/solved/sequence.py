@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.observed.first_linear import shown_inputs
+from attacks.observed.first_linear import ShownInput, shown_input
 from attacks.observed.labels import Head, find_head
-from attacks.observed.readings import read
 from attacks.observed.replay import Replay
 from attacks.observed.seen_input import SeenInput, check_plain, seen_input
 from fedsim.errors import CannotAttack
@@ -89,13 +88,18 @@ class Sequence:
         with torch.no_grad():
             return self.seen.image(self._given(model, gradient))
 
+    def shown(self, gradient: Tensors) -> ShownInput | None:
+        """What a first linear layer shows of its input; None where there is none."""
+        if self.first is None:
+            return None
+        return shown_input(gradient[self.first.weight], gradient[str(self.first.bias)])
+
     def _given(self, model: Replay, gradient: Tensors) -> Tensor:
-        last = self.first or self.head
-        slopes, weight = gradient[str(last.bias)], gradient[last.weight]
-        # A zero among others of its column was left out, as by a mask, and says nothing.
-        sent = weight != 0 if self.first and not read(weight).step else torch.ones_like(weight)
-        values = shown_inputs(weight, slopes, sent)
-        slope = model.network.get_parameter(last.weight).T @ slopes
+        if shown := self.shown(gradient):
+            return shown.values
+        slopes, weight = gradient[str(self.head.bias)], gradient[self.head.weight]
+        values = shown_input(weight, slopes).values.nan_to_num(0.0)
+        slope = model.network.get_parameter(self.head.weight).T @ slopes
         for layer in reversed(self.layers):
             # The linear layer recovers even tiny values to full precision, so no floor is needed.
             floor = 0.0 if layer is self.layers[-1] else _CLOSED_FORM_FLOOR

@@ -136,6 +136,14 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
             f"{_cause(rows.matrix)} Choose another attack.",
         )
     if most is not None and rank > most:
+        live = rows.matrix[rows.matrix.any(1)][:, rows.matrix.any(0)]
+        if rank < min(live.shape):
+            raise CannotAttack(
+                f"the first layer's update has rank {rank}, as of {rank} inputs, and num_examples "
+                f"is {most}",
+                f"Pass num_examples={rank}, or leave it out; entries that were cut and steps that "
+                "orthogonalise (Muon) add to the rank of one.",
+            )
         raise CannotAttack(
             f"the first layer's update has rank {rank}, and {most} examples have a rank of at most "
             f"{most}",

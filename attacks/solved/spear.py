@@ -39,6 +39,8 @@ from fedsim.types import Batch
 
 _CHUNK = 4096  # submatrices solved in one pass
 _SNAPS = 4  # most roundings of the pixels to bytes
+_SNAPPED = 0.99
+"""Error that bytes may leave, as a share of what the pixels left before."""
 _PIXEL_ERROR = 0.5 / 255
 """Largest error of an accepted or certified pixel in [0, 1]; it still rounds to the right byte."""
 _SLOPES_OUTSIDE = 1e-3
@@ -234,14 +236,13 @@ class _Update:
 
     def caused(self, guess: Reconstruction) -> Reconstruction:
         """With the cause why one image does not make the rest of the update, where a test tells."""
-        if guess.certified or len(guess.guess) != 1:
+        if guess.certified or guess.note or len(guess.guess) != 1:
             return guess
         weight = self.observation.update((self.layer.weight,))[self.layer.weight]
         better = shown(self.observation, self.task, guess.guess, weight, guess.objective or 1.0)
         if better is None or not better.note:
             return guess
-        note = "; ".join(filter(None, (better.note, guess.note)))
-        return replace(better, note=note, confidence=guess.confidence)
+        return replace(better, confidence=guess.confidence)
 
     def judge(self, columns: Tensor) -> Reconstruction:
         """The images of the columns, their labels and their confidence."""
@@ -272,7 +273,7 @@ class _Update:
             snapped = ((inputs * 255).round() / 255).nan_to_num(0.5).clamp(0, 1)
             batch = Batch(snapped.reshape(images.shape), labels)
             again = prove(observation, task, batch, first, times)
-            if again.error >= proof.error:
+            if again.error > _SNAPPED * proof.error:
                 break
             images, proof = batch.inputs, again
             slope = self._slopes(images)[torch.arange(len(images)), labels]

@@ -14,7 +14,7 @@ from attacks.observed.input_range import likely_range, range_evidence
 from experiments.captures.client_layers import with_client_layers
 from experiments.captures.control_variates import plain_steps
 from experiments.captures.facts import facts_of
-from experiments.captures.reading import Reading, descending
+from experiments.captures.reading import Finding, Reading, descending
 from experiments.captures.second_records import read_beside
 from experiments.captures.update import Update, update_of, without_decayed
 from experiments.plan.known_model import check_model_is_known
@@ -23,6 +23,7 @@ from fedsim.config.named_code import is_named, options_of_code
 from fedsim.errors import ConfigError
 from fedsim.models import MODELS, transformer
 from fedsim.models.adapters import HEADS
+from fedsim.reply_kind import kind_of
 from fedsim.store.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
 from fedsim.store.files import load_tensors
 from fedsim.store.plain_files import check_folder
@@ -31,7 +32,7 @@ from fedsim.tasks import load_task, read_spec
 from fedsim.tasks.base import Task, state
 from fedsim.tasks.given import Model, task_of
 from fedsim.tasks.images import ImageClassification
-from fedsim.tensor_names import Given, own_tensors
+from fedsim.tensor_names import Given, from_parts, named, own_tensors
 from fedsim.types import Tensors
 from fedsim.visible import say
 
@@ -124,11 +125,11 @@ class Captured:
             raise ConfigError(f"{key}: {error}") from None
 
     def _readings(self, key: CaptureKey | str) -> Update:
-        seen = self.store.load(key)
+        seen, parts = self._whole(self.store.load(key))
         record = self.store.record(seen.key)
         plain = plain_steps(self.store, replace(seen, kind=self.kind or seen.kind))
         whole = self._joined(plain.observation)
-        reading = self._read(whole, record, whole.kind).finding(*plain.findings)
+        reading = self._read(whole, record, whole.kind).finding(parts, *plain.findings)
         if not plain.findings and len(whole.received) == len(seen.received):
             reading = read_beside(self.store, reading, self._network)
         if self.kind is None and record.sign_open:
@@ -137,6 +138,16 @@ class Captured:
         reading = with_client_layers(reading, self._earlier(seen.key))
         reading = without_decayed(descending(reading, self.task), self.task)
         return Update(reading, self.task, record.claimed_examples)
+
+    def _whole(self, seen: Observation) -> tuple[Observation, Finding | None]:
+        """The tensors behind pairs of values and places, or factors, and a word of them."""
+        dense, parts = from_parts(seen.received, self._network)
+        if not parts:
+            return seen, None
+        sent = named(seen.sent, self._network, "before", partial=True).tensors
+        arrays = ({k: v.numpy() for k, v in tensors.items()} for tensors in (sent, dense))
+        found = Finding("parts", f"it came as {parts}")
+        return replace(seen, sent=sent, received=dense, kind=kind_of(*arrays)), found
 
     def _joined(self, seen: Observation) -> Observation:
         """With the model's tensors that came in other records, as of apps with one a layer."""

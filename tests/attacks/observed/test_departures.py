@@ -1,6 +1,8 @@
-"""Eighteen causes and four networks: a cause is named where it is one, and none for another."""
+"""Nineteen causes and four networks: a cause is named where it is one, and none for another."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from benchmarks.cause_draws import (
     victim,
 )
 from experiments.captures.guess import Guess
+from fedsim.errors import CannotAttack
 from fedsim.types import Batch
 
 
@@ -87,20 +90,42 @@ def test_spear_names_the_cause_of_a_single_example(cause: str) -> None:
     assert fedsim.score(guess, truth=image).mean("psnr") > 60
 
 
-@pytest.mark.parametrize("size", [1.0, 1e3])
+def update_of(network: Any, slopes: Any, **facts: Any) -> Any:
+    return fedsim.Update.of(
+        network, gradients=slopes, loss=loss, image_shape=SHAPE, num_examples=1, **facts
+    )
+
+
+@pytest.mark.parametrize("size", [1.0, 500.0, 1e3])
 def test_a_loss_next_to_zero_leaves_rounding(size: float) -> None:
     torch.manual_seed(0)
     network, image = NETWORKS["narrow"]().eval(), size * picture(1)
     with torch.no_grad():
         label = network(image).argmax(1)
     slopes = torch.autograd.grad(F.cross_entropy(network(image), label), [*network.parameters()])
-    update = fedsim.Update.of(
-        network,
-        gradients=slopes,
-        loss=loss,
-        image_shape=SHAPE,
-        input_range=(0, size),
-        num_examples=1,
-    )
+    update = update_of(network, slopes, input_range=(0, size))
     guess: Guess = fedsim.attack(update, "closed_form", quiet=True)
     assert ("rounding decides" in guess.note) == (not guess.certified[0]) == (size > 1)
+
+
+def test_a_layer_of_two_inputs_is_called_that() -> None:
+    """Of two examples that were stated as one."""
+    torch.manual_seed(0)
+    network, images = NETWORKS["narrow"]().eval(), torch.cat([picture(1), picture(2)])
+    value = F.cross_entropy(network(images), torch.tensor([3, 5]), reduction="sum")
+    update = update_of(network, torch.autograd.grad(value, [*network.parameters()]))
+    assert "has rank 2, as of 2 inputs" in fedsim.attack(update, "closed_form", quiet=True).note
+    with pytest.raises(CannotAttack, match="has rank 2, as of 2 inputs"):
+        fedsim.attack(update, "spear", quiet=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounding_of_matrices_is_named(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    network = NETWORKS["narrow"]().eval()
+    value = F.cross_entropy(network(picture(1)), torch.tensor([3]))
+    slopes = torch.autograd.grad(value, [*network.parameters()])
+    update = update_of(network, [v.to(dtype) if v.dim() > 1 else v for v in slopes])
+    guess: Guess = fedsim.attack(update, "closed_form", quiet=True)
+    assert "which rounding explains" in guess.note
+    assert fedsim.score(guess, truth=picture(1)).mean("psnr") > 60

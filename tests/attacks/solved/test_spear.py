@@ -277,7 +277,7 @@ def test_updates_of_full_rank_are_refused(mlp: Victim) -> None:
     refused(mlp, noisy, "consecutive singular values of the first layer's update (256 in all)")
     seen, _ = mlp.capture(list(range(8)))
     fewer = replace(seen, knowledge=Knowledge(num_examples=5))
-    refused(mlp, fewer, "has rank 8, and 5 examples have a rank of at most 5.")
+    refused(mlp, fewer, "has rank 8, as of 8 inputs, and num_examples is 5.")
     still = {name: torch.zeros_like(value) for name, value in seen.received.items()}
     refused(mlp, replace(seen, received=still), "the first layer's update is zero.")
 

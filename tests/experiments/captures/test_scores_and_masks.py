@@ -166,6 +166,20 @@ def test_units_whose_bias_was_left_out_show_their_inputs() -> None:
     assert fedsim.score(guess, truth=picture()).mean("psnr") > 60
 
 
+@pytest.mark.parametrize(("share", "exact"), [(0.25, 192), (0.1, 166)])
+def test_entries_that_a_mask_left_show_their_pixels(share: float, exact: int) -> None:
+    """Of weights and biases of all layers: the class by the entries of the head, too."""
+    model, rng = net(), torch.Generator().manual_seed(2)
+    kept = {
+        name: value * (torch.rand(value.shape, generator=rng) < share)
+        for name, value in slopes(model).items()
+    }
+    guess: Guess = fedsim.attack(update(model, gradients=kept), "closed_form", quiet=True)
+    near = (torch.as_tensor(guess.images[0]) - picture()[0]).abs() < 1e-5
+    assert int(near.sum()) >= exact
+    assert ("the mask of" if exact == 192 else f"{exact} of 192 values are exact") in guess.note
+
+
 def test_a_vector_of_another_mask_is_named() -> None:
     _, after, masks = masked()
     few = {name: value[masks[name]] if name in masks else value for name, value in after.items()}
