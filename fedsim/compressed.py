@@ -36,10 +36,10 @@ def expanded(
                 return dict(zip(names, found[0], strict=True)), found[1]
     for names in orders if len(parts) == 2 else ():
         like = [expected[name] for name in names]
-        vector = torch.cat([value.flatten() for value in like])
-        if (whole := _scattered(*parts, vector)) is not None:
-            each = whole.split([value.numel() for value in like])
-            shaped = [v.view_as(value) for v, value in zip(each, like, strict=True)]
+        sizes = [value.numel() for value in like]
+        first, second = parts
+        if (whole := _scattered(first, second, first.new_empty(sum(sizes)))) is not None:
+            shaped = map(Tensor.view_as, whole.split(sizes), like)
             return dict(zip(names, shaped, strict=True)), _PAIRS
     return {}, ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -146,35 +146,8 @@ def _transposed(pair: Pair) -> str:
     return ""
 
 
-def _mixed(pair: Pair) -> str:
-    """Two classes share the target: the slopes of all others are their softmax alone."""
-    head, task = pair.head, pair.model.task
-    if head is None or task.spec.target != "class" or head.bias not in pair.seen:
-        return ""
-    slope, made = pair.seen[str(head.bias)], pair.made[str(head.bias)]
-    classes = len(slope)
-    if classes != task.spec.num_classes or classes < 5:
-        return ""
-    softmax = made + one_hot(pair.batch.labels, classes)[0]
-    factor = float((slope / softmax).median())
-    target = softmax - slope / factor if factor > 0 else softmax
-    high, other, *rest = target.sort(descending=True).values.tolist()
-    if max(map(abs, rest)) > _ALIKE or not APART < other < high < 1 - APART:
-        return ""
-    soft = replace(pair.batch, labels=target.clamp(min=0)[None])
-    again = {k: v.detach() for k, v in pair.model.gradient(soft).items() if k in pair.seen}
-    scale = fitted_factor(again, pair.seen)
-    if relative_error({k: scale * v for k, v in again.items()}, pair.seen) > _ALIKE:
-        return ""
-    first, second = target.argsort(descending=True)[:2].tolist()
-    return (
-        f"its labels are mixed, {high:.0%} of class {first} and {other:.0%} of class {second}: "
-        "a loss that mixes them as well proves it"
-    )
-
-
 def _sloped(pair: Pair) -> str:
-    """With the slopes at the outputs as they came, the input makes every tensor."""
+    """With the slopes at the outputs as they came, which are no class's, it makes every tensor."""
     head, model = pair.head, pair.model
     if head is None or head.bias not in pair.seen:
         return ""
@@ -183,19 +156,32 @@ def _sloped(pair: Pair) -> str:
     slopes = pair.seen[str(head.bias)]
     if len(calls) != 1 or calls[0].output.numel() != len(slopes):
         return ""
+    outputs, parameters = calls[0].output, [model.parameters[name] for name in pair.seen]
     made = torch.autograd.grad(
-        calls[0].output,
-        [model.parameters[name] for name in pair.seen],
-        slopes.view_as(calls[0].output),
-        allow_unused=True,
-        materialize_grads=True,
+        outputs, parameters, slopes.view_as(outputs), allow_unused=True, materialize_grads=True
     )
     error = relative_error(dict(zip(pair.seen, made, strict=True)), pair.seen)
     if error > _ALIKE or error > APART * _misfit(pair):
         return ""
-    return (
+    return _mixed(outputs.detach().flatten().softmax(0), slopes) or (
         "its slopes at the outputs are none that the loss has for one class, as with soft targets "
         "or another loss; with them, this input makes the whole update"
+    )
+
+
+def _mixed(softmax: Tensor, slopes: Tensor) -> str:
+    """Two classes share the target: the slopes of all others are their softmax alone."""
+    factor = float((slopes / softmax).median())
+    if len(slopes) < 5 or factor <= 0:
+        return ""
+    shares, classes = (softmax - slopes / factor).sort(descending=True)
+    high, other, *rest = shares.tolist()
+    if max(map(abs, rest)) > _ALIKE or not APART < other < high < 1 - APART:
+        return ""
+    first, second = classes[:2].tolist()
+    return (
+        f"its labels are mixed, {high:.0%} of class {first} and {other:.0%} of class {second}: "
+        "a loss that mixes them as well proves it"
     )
 
 
@@ -259,7 +245,6 @@ EXACT: tuple[Callable[[Pair], str], ...] = (
     _rates,
     _centralised,
     _transposed,
-    _mixed,
     _sloped,
     masked,
     _orthogonalised,

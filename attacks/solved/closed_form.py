@@ -165,8 +165,8 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
     length = step_length(observation) if scaled else 1.0
     seen = Received(gradient, length, sequence.head, target)
     guess = _estimated(estimate(observation, task, seen, rng, job), solved, gradient)
-    if entry is not None and entry.masked and (exact := values.isfinite()).any():
-        return _in_part(guess, values, exact)
+    if entry is not None and entry.masked:
+        return _in_part(guess, values)
     if scaled and not guess.note:
         guess = replace(guess, note=scale_note(target.trusted))
     if guess.note or sequence.first is None:
@@ -221,8 +221,9 @@ def _estimated(
     )
 
 
-def _in_part(guess: Reconstruction, values: Tensor, exact: Tensor) -> Reconstruction:
+def _in_part(guess: Reconstruction, values: Tensor) -> Reconstruction:
     """The pixels that single entries of the first layer show, and a guess of the others."""
+    exact = values.isfinite()
     image = values.cpu().where(exact.cpu(), guess.guess.inputs.cpu())
     note = (
         f"{int(exact.sum())} of {exact.numel()} values are exact: entries of the first layer that "

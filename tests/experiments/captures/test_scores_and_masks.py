@@ -175,6 +175,7 @@ def test_entries_that_a_mask_left_show_their_pixels(share: float, exact: int) ->
         for name, value in slopes(model).items()
     }
     guess: Guess = fedsim.attack(update(model, gradients=kept), "closed_form", quiet=True)
+    assert guess.images is not None
     near = (torch.as_tensor(guess.images[0]) - picture()[0]).abs() < 1e-5
     assert int(near.sum()) >= exact
     assert ("the mask of" if exact == 192 else f"{exact} of 192 values are exact") in guess.note
