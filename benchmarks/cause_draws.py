@@ -73,8 +73,6 @@ SENTENCES = {words: words for words in CAUSES.values() if words} | {
     "labels are smoothed by 0.1": "labels are smoothed",
 }
 """What a note says of a cause -> the words that any such note has."""
-UNPROVEN = frozenset({"clipped by entry"})
-"""Causes that no sentence names, and that leave no proof."""
 
 
 @dataclass(frozen=True)

@@ -326,8 +326,7 @@ def _dtype(part: Tensor, whole: Tensor) -> torch.dtype:
 
 def from_parts(tensors: Tensors, network: nn.Module) -> tuple[Tensors, str]:
     """Tensors that came as pairs or factors, see ``fedsim.compressed``, in the network's order."""
-    expected, places = own_tensors(network), _Places(network)
-    orders = _orders(network, places).values()
+    expected, orders = own_tensors(network), _orders(network, _Places(network)).values()
     dense, parts = expanded(list(tensors.values()), orders, expected)
     return {name: dense[name] for name in expected if name in dense}, parts
 

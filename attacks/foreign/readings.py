@@ -41,6 +41,7 @@ _TRIALS = 2
 """Numbers of examples by which it is judged whether an attack refuses."""
 _LEVELS: tuple[Certificate, ...] = get_args(Certificate)[::-1]  # the strongest last
 _GUESSED: tuple[Certificate, ...] = ("guess",)
+_AS_RISING = "the reply was read as the gradient times -1"
 _AS_DIFFERENCE = "the reply was read as a difference"
 _NOT_KNOWN = "tried, as the number is not known"
 _ONE_STEP = "its local training counts as one step; pass local_steps if there were several"
@@ -140,8 +141,7 @@ def best_reading(
         raise refused
     guess = best.guess
     # What was not read, or is another model's, may tell what this reading does not.
-    blank = guess.blank and reply.doubt
-    defense = reply.seen.knowledge.defense
+    blank, defense = guess.blank and reply.doubt, reply.seen.knowledge.defense
     overclaims = build_chain(defense, "defense").overclaims if defense else ""
     causes = ["the prior's mean is guessed" if blank else guess.note.rstrip("."), best.assumed]
     if guess.proven:
@@ -171,9 +171,7 @@ def _assumed(seen: Observation, reply: OpenReply, *, turned: bool) -> str:
         count = seen.knowledge.num_examples or 0
         known.append(f"{count} example{'s' * (count > 1)} ({claims[origin.source]})")
     if turned:
-        known.append(
-            _AS_DIFFERENCE if reply.mirrored else "the reply was read as the gradient times -1"
-        )
+        known.append(_AS_DIFFERENCE if reply.mirrored else _AS_RISING)
     return _joined(known)
 
 
