@@ -115,7 +115,7 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
             "the equations have no finite solution: its update is zero or not finite",
             "Choose an attack that searches.",
         )
-    entry = sequence.shown(gradient)
+    masked = sequence.first is not None and sequence.shown(gradient).masked
     values = sequence.solve(model, gradient).view(1, *task.spec.input_shape).float()
     image = values if bool(values.isfinite().all()) else None
     near = values.where(values.isfinite(), 0.5)
@@ -137,12 +137,10 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
                 confidence=(certificate(proof),),
                 note="; ".join(filter(None, notes)),
             )
-        if entry is not None and sequence.first is not None:
+        if sequence.first is not None:
             weight = gradient[sequence.first.weight]
-            rounded, masked = proof.holds, entry.masked
-            better = shown(
-                observation, task, batch, weight, proof.error, rounded=rounded, masked=masked
-            )
+            told = {"rounded": proof.holds, "masked": masked}
+            better = shown(observation, task, batch, weight, proof.error, **told)
             if better is not None:
                 scale = scale_note(target.trusted) if scaled and proof.error < EXPLAINED else ""
                 return replace(better, note="; ".join(filter(None, (better.note, scale))))
@@ -165,7 +163,7 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
     length = step_length(observation) if scaled else 1.0
     seen = Received(gradient, length, sequence.head, target)
     guess = _estimated(estimate(observation, task, seen, rng, job), solved, gradient)
-    if entry is not None and entry.masked:
+    if masked:
         return _in_part(guess, values)
     if scaled and not guess.note:
         guess = replace(guess, note=scale_note(target.trusted))

@@ -88,18 +88,16 @@ class Sequence:
         with torch.no_grad():
             return self.seen.image(self._given(model, gradient))
 
-    def shown(self, gradient: Tensors) -> ShownInput | None:
-        """What a first linear layer shows of its input; None where there is none."""
-        if self.first is None:
-            return None
-        return shown_input(gradient[self.first.weight], gradient[str(self.first.bias)])
+    def shown(self, gradient: Tensors) -> ShownInput:
+        """What the first layer, if that is linear, else the last one shows of its input."""
+        last = self.first or self.head
+        return shown_input(gradient[last.weight], gradient[str(last.bias)])
 
     def _given(self, model: Replay, gradient: Tensors) -> Tensor:
-        if shown := self.shown(gradient):
-            return shown.values
-        slopes, weight = gradient[str(self.head.bias)], gradient[self.head.weight]
-        values = shown_input(weight, slopes).values.nan_to_num(0.0)
-        slope = model.network.get_parameter(self.head.weight).T @ slopes
+        if self.first:
+            return self.shown(gradient).values
+        values = self.shown(gradient).values.nan_to_num(0.0)
+        slope = model.network.get_parameter(self.head.weight).T @ gradient[str(self.head.bias)]
         for layer in reversed(self.layers):
             # The linear layer recovers even tiny values to full precision, so no floor is needed.
             floor = 0.0 if layer is self.layers[-1] else _CLOSED_FORM_FLOOR
@@ -122,11 +120,10 @@ class _Call:
 def _trace(network: nn.Module, task: Task, head: Head) -> list[_Call]:
     """The layers that change something, in the order of the calls, up to the last linear one."""
     calls: list[_Call] = []
-    nothing = torch.zeros(0)
 
     def note(name: str) -> Callable[[nn.Module, tuple[object, ...], object], None]:
         def hook(part: nn.Module, inputs: tuple[object, ...], output: object) -> None:
-            pair = [v if isinstance(v, Tensor) else nothing for v in (*inputs[:1], output)]
+            pair = [v if isinstance(v, Tensor) else Tensor() for v in (*inputs[:1], output)]
             calls.append(_Call(name, part, pair[0], pair[-1]))
 
         return hook
@@ -358,7 +355,6 @@ class Convolution:
         matrix = scale.new_zeros((self.size + 1) ** 2)
         matrix.index_add_(0, places.flatten(), products.flatten())
         matrix = matrix.view(self.size + 1, -1)[1:, 1:].contiguous()
-        # The gradient constraint: the same block for each channel of the input.
         kernel, area = self.patches.shape[1] // self.channels, self.size // self.channels
         rows = delta.new_zeros(kernel, area + 1, len(delta))
         weights = torch.arange(kernel, device=delta.device)[:, None]
