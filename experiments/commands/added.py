@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import click
@@ -40,8 +42,24 @@ def shipped_extras() -> list[str]:
 
 def shipped_command(name: str) -> click.Command:
     """A command of the core, or a shipped extra."""
-    module = import_module(_PLACES.get(name, f"experiments.commands.{name}"))
+    module = import_module(_module(name))
     return _command(name, getattr(module, name, None) or getattr(module, f"{name}_"))
+
+
+def shipped_sentence(name: str) -> str:
+    """What such a command does, read off its source: nothing that it needs is imported."""
+    spec = find_spec(_module(name))
+    source = Path(str(spec and spec.origin)).read_text(encoding="utf-8")
+    functions = {
+        node.name: ast.get_docstring(node) or ""
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    return (functions.get(name) or functions[f"{name}_"]).split("\n\n")[0]
+
+
+def _module(name: str) -> str:
+    return _PLACES.get(name, f"experiments.commands.{name}")
 
 
 def _is_there(module: str) -> bool:

@@ -14,6 +14,7 @@ from experiments.commands.added import (
     added_names,
     shipped_command,
     shipped_extras,
+    shipped_sentence,
 )
 from fedsim.config.build import nearest
 from fedsim.errors import ConfigError
@@ -67,6 +68,8 @@ class Chapters(typer.core.TyperGroup):
 
     def _sentence(self, ctx: click.Context, name: str) -> str:
         """What a command does, or why one of another package cannot be loaded."""
+        if name in _SHIPPED:
+            return shipped_sentence(name)
         try:
             command = self.get_command(ctx, name)
         except ConfigError as error:

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
-from typing import Any, TypeVar, cast
-
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fedsim.errors import ConfigError, FedsimError, Terminated, message_of
+
+if TYPE_CHECKING:  # a page of help validates nothing, and need not wait for it
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
 _OWN = {"attacks", "clients", "experiments", "fedsim", "server"}
@@ -153,6 +154,8 @@ def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str)
     Raises:
         ConfigError: the name or an option is unknown, or a value does not fit.
     """
+    from pydantic import TypeAdapter, ValidationError
+
     if faults := list(misnamed(table, where, known, lambda name: _options(known[name]))):
         raise ConfigError(faults[0])
     options = dict(table)
@@ -207,6 +210,8 @@ def contained(cls: type, where: str, name: str) -> Iterator[None]:
     if cls.__module__.partition(".")[0] in _OWN:
         yield
         return
+    from pydantic import ValidationError
+
     from fedsim.process import unchanged
 
     try:
@@ -222,6 +227,8 @@ def contained(cls: type, where: str, name: str) -> Iterator[None]:
 
 def options_of(part: object) -> dict[str, Any]:
     """All options of a built part as JSON data."""
+    from pydantic import TypeAdapter
+
     adapter: TypeAdapter[object] = TypeAdapter(type(part))
     data: dict[str, Any] = adapter.dump_python(part, mode="json")
     return data
