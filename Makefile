@@ -41,7 +41,7 @@ test: $(DEV)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(DEV)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 # The suite, or TESTS of it, with the oldest versions that are allowed and with the newest.
 test-oldest: CHOSEN = $(OLDEST)

@@ -57,6 +57,7 @@ def test_one_sampled_step_is_the_closed_form(rate: float, noise: float) -> None:
     assert spent == pytest.approx(sampled_gaussian(rate, noise, DELTA), abs=1e-2)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("rate", "noise", "steps"), [(0.25, 1.0, 30), (0.3, 0.6, 10), (0.02, 1.2, 500)]
 )

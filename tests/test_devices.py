@@ -61,6 +61,7 @@ def test_devices_do_not_mix() -> None:
     assert Far.waits - before == 5
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -118,6 +119,7 @@ def test_a_step_waits_seldom(
     assert many - few <= most
 
 
+@pytest.mark.slow
 def test_what_is_solved_waits_seldom(
     victim: Callable[..., tuple[Task, Observation]],  # noqa: F811
     pictures: Callable[..., Batch],  # noqa: F811
@@ -141,7 +143,7 @@ def test_an_attack_computes_where_it_is_told(
         assert {(r.status, r.reason) for r in run_job(spec)} == {("done", "")}
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("name", sorted(DEFENSE_CASES.keys() - IMAGES_ALONE - OTHER_MODELS))
 def test_a_client_computes_where_it_is_told(name: str) -> None:
     rows = load_rows("sentences", "train[:2]", modality="text")

@@ -73,6 +73,7 @@ LEARNED: dict[str, Any] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("base", [TEXT, merge(IMAGES, LEARNED)], ids=["text", "images"])
 def test_a_run_in_poisoned_memory_leaves_the_same(base: dict[str, Any], make_run: Make) -> None:
     def run(folder: str) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def test_a_wheel_installs_fedsim_alone(wheel: Path) -> None:
     assert '"Eavesdropper": "fedsim.server.eavesdropper"' in source["fedsim/__init__.py"]
 
 
+@pytest.mark.slow
 def test_plugins_and_readers_import_from_a_wheel(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path / "site")
@@ -85,6 +86,7 @@ def test_what_users_copy_imports_nothing_that_a_wheel_lacks(path: Path) -> None:
     assert not inner.findall(path.read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_a_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     (packed,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with tarfile.open(packed) as archive:

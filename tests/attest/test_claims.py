@@ -128,6 +128,7 @@ def test_a_clipping_norm_is_read_off_several_replies() -> None:
     assert seen.clip.value == pytest.approx(0.1, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "steps", "optimizer"), CLOSE)
 def test_norms_that_lie_close_and_those_of_steps_of_adam_are_no_clipping(
     model: str, steps: int, optimizer: str
@@ -207,7 +208,7 @@ def test_a_claim_that_cannot_be_is_refused(text: str, said: str) -> None:
         Declared.parse(text)
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 5])
 def test_uniform_noise_is_refuted_where_no_null_direction_has_samples(steps: int) -> None:
     rng, width = torch.Generator().manual_seed(0), SIGMA * 12**0.5

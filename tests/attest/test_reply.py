@@ -16,7 +16,7 @@ from experiments.attest.noise import at_most
 from fedsim.types import Batch
 
 
-@pytest.mark.some(7)
+@pytest.mark.some(14)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("steps", [0, 1, 5])
 @pytest.mark.parametrize("model", ["lenet", "mlp", "resnet20", "tiny-bert", "tiny-gpt2"])
@@ -84,6 +84,7 @@ def test_signs_are_no_noise() -> None:
     assert fedsim.attest(reply("lenet", 8, {"name": "sign"}, steps=5)).defenses == ("signs",)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("model", ["lenet", "tiny-bert"])
 def test_a_grid_is_read_from_weights_and_not_denied_where_their_digits_hide_it(model: str) -> None:
     table = {"name": "quantize", "kind": "int8"}
@@ -155,7 +156,7 @@ WIRES: dict[str, Any] = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(9)
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("model", ["lenet", "tiny-bert"])
 @pytest.mark.parametrize("change", [_pruned, _clamped])

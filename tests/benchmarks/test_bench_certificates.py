@@ -29,6 +29,7 @@ def test_no_wrong_guess_is_certified(drawn: list[DrawnCertificate]) -> None:
     assert {d.batch for d in drawn} == {1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_right_guesses_of_exact_messages_are_certified(drawn: list[DrawnCertificate]) -> None:
     exact = [d for d in drawn if d.update == _PLAIN]
     assert {d.model for d in exact} == set(MODELS)
@@ -36,6 +37,7 @@ def test_right_guesses_of_exact_messages_are_certified(drawn: list[DrawnCertific
     assert not any(d.right for d in drawn if d.update == "noise of 0.01 rms")
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("seed", [101, 386, 616, 651, 816])
 def test_a_coarse_wire_tells_the_order_of_words(seed: int) -> None:
     drawn = draw(seed)
@@ -48,6 +50,7 @@ def test_a_draw_is_the_same_again(drawn: list[DrawnCertificate]) -> None:
     assert draw(1) == drawn[1]
 
 
+@pytest.mark.slow
 def test_a_wrong_rule_is_seen(
     drawn: list[DrawnCertificate], monkeypatch: pytest.MonkeyPatch
 ) -> None:

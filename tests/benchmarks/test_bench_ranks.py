@@ -109,6 +109,7 @@ def test_ranks_are_those_of_a_plain_search(gpt2: BenchVictims, ranking: Ranking,
     assert (ranks.max() > 1) == (name != "none")
 
 
+@pytest.mark.slow
 def test_the_matrices_are_queries_values_and_all_of_them(
     gpt2: BenchVictims, ranking: Ranking
 ) -> None:
@@ -136,6 +137,7 @@ def test_what_is_zero_or_not_finite_spans_nothing(gpt2: BenchVictims, ranking: R
         assert [each.rank for each in ranking.spans(broken, batch)] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_tokens_of_one_batch_do_not_compete() -> None:
     victims = load("tiny-bert", batch_size=3)
     own = Ranking(victims.client.task, victims.client.sent)
@@ -280,6 +282,7 @@ def test_wrong_options_are_named(sets: list[str], fault: str) -> None:
         next(rank_tables(sets))
 
 
+@pytest.mark.slow
 def test_a_layer_without_keys_is_refused() -> None:
     victims = load("tiny-bert")
     sent = {

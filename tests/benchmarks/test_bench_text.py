@@ -78,6 +78,7 @@ def test_both_sides_measure_one_distance(victims: list[BenchVictim], distance: D
     assert error < 1e-3
 
 
+@pytest.mark.slow
 def test_the_naive_search_takes_the_same_steps(victims: list[BenchVictim], prior: str) -> None:
     task = victims[0].task
     assert isinstance(task, TextTask)
@@ -107,6 +108,7 @@ def test_every_part_has_its_measures() -> None:
     assert (*BENCHES, "reference") == PARTS
 
 
+@pytest.mark.slow
 def test_each_distance_has_its_measures(victims: list[BenchVictim]) -> None:
     measures = list(matching_speed("tiny", victims[0], repeats=1))
     assert len({each.name for each in measures}) == len(measures) == 5 * len(get_args(Distance))

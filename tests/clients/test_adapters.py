@@ -53,7 +53,7 @@ def test_adapters_alone_are_sent_and_change(model: str, protocol: str, make_run:
     assert all(finding.relative_error < 1e-5 for finding in checkup.findings)
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 def test_defenses_work_on_adapters(protocol: str, make_run: Make) -> None:
     federation = {"protocol": protocol, "clients": 1, "rounds": 1, "learning_rate": 1.0}
@@ -89,6 +89,7 @@ def test_batch_and_seed_decide_the_adapters(make_run: Make) -> None:
     assert load_task(run.cells[0].captures.root).spec.adapters is not None
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 def test_a_personal_factor_stays_and_moves(protocol: str, make_run: Make) -> None:
     """A first gradient of A is 0, as B is, and no later one is."""

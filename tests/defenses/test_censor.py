@@ -62,6 +62,7 @@ def test_the_authors_projection_is_orthogonal_at_length_one_only(length: float, 
         assert abs(float((exact._trial(gradient, rng(seed)) * gradient).sum())) < 1e-5 * length**2
 
 
+@pytest.mark.slow
 def test_censor_is_read_where_it_sends_the_truth(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(1, 6)
     task, seen = victim(batch, defense=({"name": "censor"},))

@@ -69,6 +69,7 @@ def test_a_budget_is_spent_by_the_last_round(adjacency: Any) -> None:
     )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 def test_rounds_are_paid_for_and_captures_replay(protocol: str, make_run: Make) -> None:
     changes: dict[str, Any] = {
@@ -93,7 +94,7 @@ def test_rounds_are_paid_for_and_captures_replay(protocol: str, make_run: Make) 
     assert max(replies) < 3
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     "defense",
     [

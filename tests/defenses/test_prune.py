@@ -43,6 +43,7 @@ def test_of_equal_magnitudes_the_first_are_kept() -> None:
     assert largest(torch.zeros(5), 2).nonzero().flatten().tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_prune_takes_tensors_too_large_for_the_quantile_of_older_torch() -> None:
     value = torch.arange(17_000_000, dtype=torch.float64)
     pruned = Prune(fraction=0.999).on_update({"w": value}, rng())["w"]

@@ -22,6 +22,7 @@ def test_every_shipped_experiment_is_done_or_left() -> None:
     assert now.done["quickstart-text"] == ["quickstart"]
 
 
+@pytest.mark.slow
 def test_the_page_lists_what_is_left_alone() -> None:
     listed = [line[0].strip("`") for line in progress.rows()]
     assert listed == sorted(progress.progress().remaining)

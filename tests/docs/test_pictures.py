@@ -44,6 +44,7 @@ def test_pictures_of_images(make_run: Make) -> None:
     assert THEMES["light"].lines[2] not in by_round
 
 
+@pytest.mark.slow
 def test_the_picture_of_sentences_marks_what_came_back(make_run: Make) -> None:
     run = finished(make_run, TEXT)
     drawn = sentences(run, read_gallery(run.root), THEMES["light"])

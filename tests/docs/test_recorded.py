@@ -41,6 +41,7 @@ def test_a_run_becomes_a_file_and_the_file_is_renewed(run: Run, results: Path) -
     assert again.cpu_seconds_reason
 
 
+@pytest.mark.slow
 def test_rows_with_a_source_keep_their_layout(run: Run, results: Path) -> None:
     new = recorded.record(run, "new", 1.0)
     wanted = next(row for row in new.rows if row.measure == "ROUGE-1")
@@ -66,6 +67,7 @@ def test_rows_with_a_source_keep_their_layout(run: Run, results: Path) -> None:
             recorded.record(run, "shaped", 1.0)
 
 
+@pytest.mark.slow
 def test_a_source_tells_several_runs_of_one_file_apart(run: Run, results: Path) -> None:
     new = recorded.record(run, "new", 1.0)
     wanted = new.rows[0]
@@ -100,6 +102,7 @@ def test_a_row_of_two_attacks_is_their_paired_difference(run: Run, results: Path
     assert gain == pytest.approx(attack - control, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_row_counts_what_came_back_exactly(run: Run, results: Path) -> None:
     new = recorded.record(run, "new", 1.0)
     for value in [one for one in values.derived(run) if one.measure == "exact"]:

@@ -20,6 +20,7 @@ def test_no_file_lacks_more_sources_than_it_is_known_to() -> None:
         assert not sources.refusal(read(name), name)
 
 
+@pytest.mark.slow
 def test_a_run_gives_every_row_its_source(run: Run, results: Path) -> None:
     found = recorded.record(run, "new", 1.0)
     assert all(row.source for row in found.rows)

@@ -18,6 +18,7 @@ def config(model: str, **options: str) -> TaskConfig:
     return TaskConfig.model_validate({"model": model, "dataset": "shapes", **options})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fakes")
 def test_an_added_model_is_trained_captured_and_attacked(make_run: Make) -> None:
     federation = {"rounds": 1, "clients": 2, "batch_size": 1}

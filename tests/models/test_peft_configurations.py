@@ -82,7 +82,7 @@ def read(network: Any, task: TextTask) -> fedsim.Update:
     return fedsim.Update.of(network, gradients=sent, tokenizer=task.tokenizer, num_examples=1)
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(8)
 @pytest.mark.parametrize("name", READ)
 def test_a_network_is_rebuilt_with_its_own_gradient(name: str) -> None:
     network, task = wrapped(READ[name][0], READ[name][1]())

@@ -45,6 +45,7 @@ def test_momentum_of_the_server_adds_the_round_before(make_run: Make) -> None:
         torch.testing.assert_close(sent[2][name].double(), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("strategy", ["fedyogi", "fedadagrad"])
 def test_adaptive_servers_step_along_the_mean_update(strategy: str, make_run: Make) -> None:
     sent, means = models(make_run, strategy)

@@ -46,6 +46,7 @@ def received(store: CaptureStore, round_: int) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if name.endswith("safetensors")}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 def test_the_server_receives_what_it_would_without_and_the_global_model_pays(
     protocol: str, make_run: Make

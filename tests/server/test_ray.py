@@ -64,6 +64,7 @@ def test_a_dead_or_hung_worker_is_replaced_and_recorded(
     assert grid.incidents[0].startswith("client 1: ")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_client_that_dies_each_time_ends_the_run(workers: Workers) -> None:
     grid = on_ray(workers, "die")

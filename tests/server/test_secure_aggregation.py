@@ -66,6 +66,7 @@ def split_of(cell: Cell, round_: int = 1) -> list[tuple[int, ...]]:
     return cohorts(config.seed, round_, drawn, config.federation.cohort)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("federation", [SIX, AVERAGING], ids=["fedsgd", "fedavg"])
 def test_the_store_holds_the_sums_of_cohorts_and_no_single_update(
     federation: dict[str, Any], make_run: Make

@@ -225,6 +225,7 @@ def test_tokenizer_without_a_mask_token(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_experiment_from_the_simulation_to_the_scores(make_run: Make) -> None:
     run = make_run(TEXT, task={"kind": KIND}, server_knows={"labels": True})
     assert execute(run, ("simulate", "attack", "score"), quiet=True).statuses == {"done": 12}

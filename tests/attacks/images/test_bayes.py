@@ -80,6 +80,7 @@ def test_images_of_coefficients() -> None:
     assert float(prior.rarity(images)) == pytest.approx(float(coefficients.square().sum() / 2))
 
 
+@pytest.mark.slow
 def test_recovers_the_images_of_a_batch(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(2, 6, 1)
     task, seen = victim(batch)

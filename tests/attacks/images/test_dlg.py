@@ -62,7 +62,7 @@ CLIP = {"name": "clip", "norm": 0.5}
 STILL = {"name": "gaussian_noise", "std": 0.0, "stage": "sample"}
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("step_size", "first"), [(None, (STILL,)), (0.5, ())])
 def test_only_an_adaptive_attack_recovers_from_a_clipped_update(
     victim: Victim,

@@ -147,6 +147,7 @@ def test_the_second_stage_goes_on_where_the_first_ended(
     assert all(torch.equal(value, before[name]) for name, value in learned.items())
 
 
+@pytest.mark.slow
 def test_guess_does_not_depend_on_the_group(
     victim: Victim, pictures: Pictures, auxiliary: Batch
 ) -> None:
@@ -162,6 +163,7 @@ def test_guess_does_not_depend_on_the_group(
         torch.testing.assert_close(alone.guess.inputs, recovered.guess.inputs, atol=1e-3, rtol=0)
 
 
+@pytest.mark.slow
 def test_signs_give_more_to_those_who_know_them_and_a_prior(
     victim: Victim, pictures: Pictures, auxiliary: Batch
 ) -> None:
@@ -285,6 +287,7 @@ def test_a_plug_in(
     assert len(recovered.guess.inputs.unique()) == 1
 
 
+@pytest.mark.slow
 def test_what_fitted_the_noise_gives_way_to_the_prior(
     victim: Victim, pictures: Pictures, auxiliary: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

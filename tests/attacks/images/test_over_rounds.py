@@ -107,6 +107,7 @@ def test_a_guess_uses_the_past_alone(victim: Victim, pictures: Pictures) -> None
     assert not torch.allclose(recovered.guess.inputs, whole[2].guess.inputs, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_noise_averages_out(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(1, 6, size=8)
     inverting = Inverting(steps=60, total_variation=0.0)

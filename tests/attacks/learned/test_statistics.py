@@ -97,7 +97,7 @@ def reconstruct(
     )
 
 
-@pytest.mark.some(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tables", [(), ({"name": "gaussian_noise", "std": 0.1},), ({"name": "sign", "scale": "mean"},)]
 )

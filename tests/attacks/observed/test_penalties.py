@@ -116,6 +116,7 @@ def test_decay_is_taken_out_and_the_images_are_certified(
     assert fedsim.score(guess, truth=images(count)).mean("psnr") > 80
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("scale", [0.5, 1, 2])
 def test_nothing_is_taken_out_where_nothing_is(
     scale: float, monkeypatch: pytest.MonkeyPatch

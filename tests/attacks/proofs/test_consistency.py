@@ -100,6 +100,7 @@ def test_the_truth_is_told_from_others(
     assert false == 0
 
 
+@pytest.mark.slow
 def test_batches(gpt2: Victim) -> None:
     for defense in ("noise", "int8"):
         seen, truth = gpt2.capture([3, 4], FROZEN, DEFENSES[defense])

@@ -48,7 +48,7 @@ def captured(gpt2: Victim, rows: list[int], **options: Any) -> tuple[Observation
     return Observation(KEY, gpt2.sent, update.tensors, update.kind, known), update.batch
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     ("optimizer", "batch", "steps"),
     [(name, 3, 1) for name in ("sgd", "momentum", "adam", "adafactor")]
@@ -69,7 +69,7 @@ def test_the_steps_prove_the_sentences_in_any_order(
         assert not test.proof(wrong).holds
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(9)
 @pytest.mark.parametrize(
     "options",
     [

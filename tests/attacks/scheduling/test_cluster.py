@@ -51,6 +51,7 @@ def address(ray_cluster: None) -> str:
     return found
 
 
+@pytest.mark.slow
 def test_workers_are_as_nice_as_the_command(address: str) -> None:
     import ray
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
 from attacks.scheduling.isolation import run_serial
@@ -63,6 +64,7 @@ def test_a_broken_round_leaves_the_others(jobs: Jobs, captures: Path) -> None:
     assert torch.equal(pixels, torch.full((1, 1, 8, 8), 0.01))
 
 
+@pytest.mark.slow
 def test_a_client_fails_alone_and_is_resumed_alone(
     jobs: Jobs, tmp_path: Path, runs: Callable[[], int]
 ) -> None:

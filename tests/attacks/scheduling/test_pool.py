@@ -94,6 +94,7 @@ def test_one_that_cannot_be_attacked_does_not_keep_its_group_from_it(
     assert runs() == 4
 
 
+@pytest.mark.slow
 def test_an_attack_that_always_dies(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
     records = run(jobs(act="exit", since=2, round=1))
     assert [r.status for r in records] == ["done", "done", "failed"]
@@ -204,6 +205,7 @@ def test_resume(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
     assert runs() == 4
 
 
+@pytest.mark.slow
 def test_submitted_twice_runs_once(
     ray_cluster: None, jobs: Jobs, tmp_path: Path, runs: Callable[[], int]
 ) -> None:
@@ -322,6 +324,7 @@ def test_ray_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
         start_ray()
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_see_the_run_folder(
     run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +339,7 @@ def test_a_worker_that_does_not_see_the_run_folder(
     assert re.search(r"the machine \w{6} does not see it\. Put the run into a folder", lost.reason)
 
 
+@pytest.mark.slow
 def test_a_lost_gpu_is_recorded_and_its_process_left(
     run: Run, jobs: Jobs, runs: Callable[[], int]
 ) -> None:

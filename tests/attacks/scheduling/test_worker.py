@@ -38,6 +38,7 @@ def serial(tmp_path: Path) -> Callable[[list[JobSpec]], tuple[list[JobRecord], l
 Serial = Callable[[list[JobSpec]], tuple[list[JobRecord], list[str]]]
 
 
+@pytest.mark.slow
 def test_a_missing_model_settles_nothing(jobs: Jobs, captures: Path, serial: Serial) -> None:
     models = captures / "models"
     models.rename(captures / "away")

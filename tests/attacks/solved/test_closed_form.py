@@ -119,7 +119,7 @@ def test_a_changed_update_is_not_certified(victim: Victim, pictures: Pictures) -
         assert recovered.guess.inputs.isfinite().all(), kind
 
 
-@pytest.mark.some(6)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defense", "share"),
     [
@@ -149,6 +149,7 @@ def test_a_distorted_update_of_a_trained_model_beats_the_mean_image(
     assert bool(recovered.note) == (share > 1)
 
 
+@pytest.mark.slow
 def test_a_float16_wire_still_yields_every_byte(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(1, 6)
     task, seen = victim(batch)
@@ -158,6 +159,7 @@ def test_a_float16_wire_still_yields_every_byte(victim: Victim, pictures: Pictur
     assert error(recovered, batch) < (0.5 / 255) ** 2
 
 
+@pytest.mark.slow
 def test_weights_are_coarser_than_a_gradient(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(1, 3)
     errors = {}
@@ -314,6 +316,7 @@ def test_cifar(victim: Victim) -> None:
         assert recovered.confidence == ("certified",)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("noise", [1e-5, 1e-3])
 def test_a_factor_of_the_loss_changes_nothing_under_noise(noise: float) -> None:
     torch.manual_seed(0)

@@ -24,6 +24,7 @@ from fedsim.tasks import initial_weights, make_task
 from tests.attacks.victims import PLACE, WORD, Victim, lines, tokens
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("known", [1, None])
 def test_one_sentence_in_order(bert: Victim, known: int | None) -> None:
     repeats = 0

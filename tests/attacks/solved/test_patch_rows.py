@@ -23,6 +23,7 @@ def solved(task: Task, seen: Observation) -> Reconstruction:
     return PatchRows().guess(seen, task, torch.Generator(), Job())
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("channels", "size"), [(3, 16), (1, 18)])
 def test_an_image_is_exact_and_certified(
     victim: Victim, pictures: Pictures, channels: int, size: int

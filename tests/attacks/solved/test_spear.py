@@ -111,6 +111,7 @@ def certified(guess: Reconstruction) -> set[str]:
     return set(guess.confidence or ())
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("count", [1, 2, 8])
 @pytest.mark.parametrize("weights", ["fresh", "mlp"])
 def test_batch_is_exact_and_proven(
@@ -145,6 +146,7 @@ def test_sampling_does_without_the_second_layer(mlp: Victim) -> None:
     assert guess.steps % 4096 == 0
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_coarse_wire_is_no_refusal(fresh: Victim, dtype: torch.dtype) -> None:
     seen, truth = fresh.capture(list(range(40, 46)))

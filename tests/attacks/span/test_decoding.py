@@ -55,6 +55,7 @@ def test_words_of_a_blurred_update(gpt2: Victim, defense: dict[str, object]) -> 
     assert sum(shares) > 0.5
 
 
+@pytest.mark.slow
 def test_frequent_words_are_a_batch_with_targets(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([5], {"name": "gaussian_noise", "std": 10.0})
     prior = gpt2.capture([20, 21, 22])[1]
@@ -65,6 +66,7 @@ def test_frequent_words_are_a_batch_with_targets(gpt2: Victim) -> None:
     assert recovered.guess.labels.shape == recovered.guess.inputs.shape
 
 
+@pytest.mark.slow
 def test_an_empty_sentence_in_the_span_is_no_answer(
     gpt2: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:

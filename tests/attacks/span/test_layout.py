@@ -95,7 +95,7 @@ def need_blind_padding(family: str) -> None:
         pytest.skip(f"{family} of transformers before {least} does not mask what padding sees")
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(15)
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("count", [1, 2])
 @FAMILIES
@@ -165,6 +165,7 @@ def test_what_is_missing_is_said() -> None:
     assert "1 of 2 examples found" in guess.note
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("attack", ["span", "embedding_rows"])
 @pytest.mark.parametrize(("starts", "ends"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_an_encoder_without_its_start_or_end(attack: str, starts: int, ends: int) -> None:
@@ -190,7 +191,7 @@ def padded(lines: list[list[int]], size: int, fill: int) -> list[list[int]]:
     return [line + [fill] * (size - len(line)) for line in lines]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(9)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -214,6 +215,7 @@ def test_prompts_without_labels(family: str, count: int, side: str) -> None:
     assert set(guess.confidence) == {"certified"}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_padding_whose_labels_are_not_hidden(family: str, count: int) -> None:
@@ -257,7 +259,7 @@ def test_losses_that_weigh_tokens(family: str, loss: Callable[[Tensor, Tensor], 
     assert guess.confidence == ("certified", "certified")
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(9)
 @pytest.mark.parametrize("ends", [0, 1])
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -283,6 +285,7 @@ def test_texts_packed_into_a_row_that_do_not_see_one_another(
     assert "3 texts that do not see one another, packed into 1 row" in guess.note
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_packed_texts_that_see_one_another_while_positions_restart(family: str, count: int) -> None:
@@ -297,6 +300,7 @@ def test_packed_texts_that_see_one_another_while_positions_restart(family: str, 
     assert guess.confidence == ("certified",)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("separator", ["\n", ""])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_positions_may_restart_behind_any_token(family: str, separator: str) -> None:

@@ -169,6 +169,7 @@ def test_weights_of_one_step_are_a_gradient(gpt2: Victim) -> None:
         assert guess.confidence == ("certified",) * len(rows)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_several_steps_prove_nothing(gpt2: Victim, optimizer: str) -> None:
     seen, truth = gpt2.capture(
@@ -206,6 +207,7 @@ def test_dropout_is_not_certified(model: str, request: pytest.FixtureRequest) ->
     assert set(run(victim, seen).confidence or ()) == {"guess"}
 
 
+@pytest.mark.slow
 def test_rounding_on_a_coarse_wire_counts(gpt2: Victim) -> None:
     seen, truth = gpt2.capture([5], FROZEN)
     top = max(float(value.abs().max()) for value in seen.received.values())
@@ -251,6 +253,7 @@ def test_adaptive_optimizers_hide_the_exact_span(gpt2: Victim) -> None:
     inexact(gpt2, seen, "has rank 128 at width 128")
 
 
+@pytest.mark.slow
 def test_layers_that_are_missing_are_named(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([5], FROZEN)
     name = "transformer.h.0.attn.c_attn.weight"

@@ -261,6 +261,7 @@ def test_models_that_predict_no_next_token_are_refused(
     assert "are not linear in its last hidden states." in refusal(save(capped), tiny)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("FEDSIM_HUB" not in os.environ, reason="FEDSIM_HUB names no folder of models")
 def test_the_small_prior_prefers_the_order_of_cola_sentences() -> None:
     task = task_of(MINILM, max_length=32)

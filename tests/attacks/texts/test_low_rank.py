@@ -74,6 +74,7 @@ def test_shrunk_is_nearer_than_noisy_and_than_truncated(
     assert error < 1.2 * share * (seen - matrix).norm()
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("strength", [1.2, 1.5, 3.0])
 def test_shrunk_values_are_the_best_for_these_directions(strength: float) -> None:
     """A direction weaker than 1 cannot be told from noise."""

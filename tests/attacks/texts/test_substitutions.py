@@ -36,6 +36,7 @@ def test_find_what_a_short_search_misses(victim: Victim, distance: Any) -> None:
         assert other.objective < 0.01 * own.objective
 
 
+@pytest.mark.slow
 def test_a_prior_proposes_words_as_well(victim: Victim, tmp_path: Path) -> None:
     network: Any = transformer.build(GPT2, "language-modelling", 3)
     network.save_pretrained(tmp_path)
@@ -66,6 +67,7 @@ def test_tries_are_counted_and_the_guess_never_gets_worse(victim: Victim) -> Non
     assert objectives[0] != objectives[-1]
 
 
+@pytest.mark.slow
 def test_stop_at_the_deadline_and_say_so(victim: Victim) -> None:
     # Under noise no text brings the distance to 0.
     seen, _ = several(victim, [[0]], {"name": "gaussian_noise", "std": 0.01})

@@ -72,6 +72,7 @@ LANGUAGE: list[tuple[str, DEFENSE]] = [
 PAIRS = [[0, 1], [2, 3], [4, 5]]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("chosen", [LAMP_COS, TAG(), DLGText()])
 def test_a_search_of_one_step_misses_what_the_gradient_tells(
     bert: Victim, chosen: TextMatching
@@ -86,6 +87,7 @@ def test_a_search_of_one_step_misses_what_the_gradient_tells(
     assert both[1] < both[0]
 
 
+@pytest.mark.slow
 def test_lamp_finds_phrases_and_its_forerunners_do_not(
     bert: Victim, lamp: list[Reconstruction]
 ) -> None:
@@ -125,6 +127,7 @@ def test_the_objective_is_lowest_at_the_truth(bert: Victim, lamp: list[Reconstru
         assert (abs(guess.objective) < 1e-5) == exact
 
 
+@pytest.mark.slow
 def test_two_sentences_whose_labels_and_lengths_are_not_paired(bert: Victim) -> None:
     seen, truths = several(bert, PAIRS[:2])
     assert len(set(map(len, lines(truths[0])))) == 2
@@ -136,6 +139,7 @@ def test_two_sentences_whose_labels_and_lengths_are_not_paired(bert: Victim) -> 
         assert Counter(map(len, lines(guess.guess))) == Counter(map(len, lines(truth)))
 
 
+@pytest.mark.slow
 def test_lengths_are_read_off_the_position_rows(bert: Victim) -> None:
     seen, truths = several(bert, SINGLE[:4])
     hidden = [replace(each, knowledge=Knowledge(num_examples=1)) for each in seen]
@@ -145,6 +149,7 @@ def test_lengths_are_read_off_the_position_rows(bert: Victim) -> None:
         assert len(lines(guess.guess)[0]) == len(lines(truth)[0])
 
 
+@pytest.mark.slow
 def test_several_local_steps(bert: Victim) -> None:
     federation = {"protocol": "fedavg", "batch_size": 1, "learning_rate": 0.05, "local_steps": 4}
     seen, truths = several(bert, SINGLE[:2], **federation)
@@ -168,7 +173,7 @@ def test_targets_of_a_masked_language_model(masked: Victim) -> None:
     assert whole > sum(in_place(guess, unmasked(truth)) for guess, truth in pairs) + 0.2
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "defense"), LANGUAGE)
 def test_words_of_a_language_model(model: str, defense: DEFENSE) -> None:
     victim = quick("language-modelling", 30 if model == "tiny-gpt2" else 0, model)
@@ -182,6 +187,7 @@ def test_words_of_a_language_model(model: str, defense: DEFENSE) -> None:
     assert len(lines(guess.guess)[0]) == len(lines(truth)[0])
 
 
+@pytest.mark.slow
 def test_a_group_gives_what_each_gives_alone(bert: Victim) -> None:
     for search, batches in ((replace(LAMP_COS, steps=12), SINGLE[:2]), (TAG(steps=5), PAIRS[:2])):
         # As many pairings of lengths and labels for each: more pairings are more tries.
@@ -319,6 +325,7 @@ def test_without_gradients_there_is_nothing_to_match(bert: Victim) -> None:
     refused(bert, replace(LAMP_COS, layers=("absent",)), seen, nothing)
 
 
+@pytest.mark.slow
 def test_layers_choose_what_is_compared(bert: Victim) -> None:
     seen, truths = several(bert, [[4], [2]])
     guesses = attack(bert, replace(LAMP_COS, layers=("layer.0.", "LayerNorm")), seen)

@@ -129,6 +129,7 @@ def test_nothing_is_read_where_nothing_moved() -> None:
         assert read_adapters(seen, names[:1], torch.device("cpu")) is None
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("rows", [[5], [7]])
 def test_a_sentence_from_adapters(gpt2: Victim, fresh: Victim, rows: list[int]) -> None:
     for victim in (gpt2, fresh):
@@ -219,6 +220,7 @@ def test_a_full_first_round_is_guessed_and_said(fresh: Victim) -> None:
     assert "B is 0 at first and dL/dA with it, so that A x alone leaks" in guess.note
 
 
+@pytest.mark.slow
 def test_a_frozen_factor_leaves_the_images_of_inputs(gpt2: Victim) -> None:
     for rows, read in (([5], True), ([3, 4], False)):
         seen, truth = gpt2.capture(rows, {"name": "ffa_lora"})

@@ -65,6 +65,7 @@ def read(lines: list[list[int]]) -> list[str]:
     return sorted(client("bert")[1].decode(line, skip_special_tokens=True) for line in lines)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("attack", ["span", "embedding_rows"])
 @pytest.mark.parametrize("family", ["bert", "electra", "distilbert"])
 def test_a_pair_with_its_types(family: str, attack: str) -> None:
@@ -74,6 +75,7 @@ def test_a_pair_with_its_types(family: str, attack: str) -> None:
     assert (guess.confidence, guess.labels) == (("certified",), (1,))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("family", ["albert", "mpnet"])
 def test_a_pair_where_tables_tell_less(family: str) -> None:
     """Shared layers, and relative positions."""

@@ -119,6 +119,7 @@ def test_the_rows_that_heavy_pruning_leaves_are_of_the_batch(bert: Victim) -> No
         assert model.words_of_pruned(4, len(own) - 1) is None
 
 
+@pytest.mark.slow
 def test_a_sentence_under_noise(bert: Victim) -> None:
     seen, truth = bert.capture([17], NOISE)
     task = bert.task

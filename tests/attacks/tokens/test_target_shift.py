@@ -47,6 +47,7 @@ def later(words: Tensor, shift: int) -> tuple[Tensor, Tensor]:
     return torch.arange(len(words) - shift), words[shift:]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("row", [3, 5, 8])
 @pytest.mark.parametrize("shift", range(4))
 def test_the_distance_of_targets_is_named(gpt2: Victim, row: int, shift: int) -> None:
@@ -60,6 +61,7 @@ def test_the_distance_of_targets_is_named(gpt2: Victim, row: int, shift: int) ->
     assert (f" {shift} places on" in said) == (shift > 1)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("row", [3, 5, 8])
 @pytest.mark.parametrize("name", ["turned round", "of another text"])
 def test_no_distance_is_named_where_there_is_none(gpt2: Victim, row: int, name: str) -> None:

@@ -64,7 +64,7 @@ def update(family: str, rows: tuple[int, ...], noise: float = 0.0, count: int = 
     )
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(15)
 @pytest.mark.parametrize("rows", [(A,), (A, B)])
 @pytest.mark.parametrize("family", WINDOWS)
 def test_texts_longer_than_a_window(family: str, rows: tuple[int, ...]) -> None:
@@ -112,6 +112,7 @@ def test_next_tokens_see_what_they_see_in_their_sentence(family: str) -> None:
             assert torch.allclose(row[0], alone[:, -1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_network_without_fused_attention_is_searched_without_it() -> None:
     """A missing sentence lets the search try padding on the left, which is fused attention's."""
     guess = fedsim.attack(update("gemma2", (A,), 1e-4, count=2), "span", quiet=True)

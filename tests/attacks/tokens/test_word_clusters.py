@@ -101,6 +101,7 @@ def test_a_known_sentence_may_hold_a_word_that_is_no_candidate_at_its_place() ->
     assert {group.anchor for group in left.groups} >= others
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("repeated", [0, 3])
 @pytest.mark.parametrize("tables", [True, False])
 def test_words_that_stand_once_are_placed_and_others_shared(repeated: int, tables: bool) -> None:

@@ -134,6 +134,7 @@ SIMULATED = [
 ]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("simulate", "name"), SIMULATED)
 def test_a_blind_attack_is_not_called(simulate: Callable[[str, int], bool], name: str) -> None:
     assert not any(simulate(name, seed) for seed in range(2))

@@ -216,7 +216,7 @@ def test_one_guess_that_went_astray_hides_no_minority() -> None:
     assert judged({"psnr": (own, blind, other)}, "image").word == "leaks"
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("twins", [0, 10])
 def test_leads_of_chance_alone_are_no_minority(twins: int) -> None:
     rng, called = np.random.default_rng(8), 0

@@ -90,7 +90,7 @@ def told(fresh: int, runs: int, *, gain: float, shared: bool) -> int:
     )
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("fresh", [4, 20, 100])
 def test_few_fresh_rows_make_no_blind_attack_tell(fresh: int, shared: bool) -> None:
@@ -112,7 +112,7 @@ def test_a_rate_beside_few_fresh_rows_is_one_of_their_draw() -> None:
     assert any(one.tells for one in found(passing, 9999))
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "fresh"), [(5, 20), (20, 4)])
 def test_members_ranked_by_chance_keep_the_level(clients: int, fresh: int) -> None:
     rng, calls = np.random.default_rng(0), 0

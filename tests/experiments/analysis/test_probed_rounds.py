@@ -152,6 +152,7 @@ def test_a_probe_that_fails_ends_the_run(make_run: Make, monkeypatch: pytest.Mon
         simulate(run)
 
 
+@pytest.mark.slow
 def test_rows_and_report_tell_clients_members_and_fresh_rows_apart(make_run: Make) -> None:
     without = make_run(TEXT, "without")
     execute(without, STAGES, quiet=True)

@@ -137,6 +137,7 @@ def without(scores: Sequence[ScoreRow], status: str) -> list[ScoreRow]:
     return [replace(r, status=status) if no else r for r, no in zip(scores, lost, strict=True)]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("status", ["failed", "timeout", "exhausted"])
 def test_a_null_guess_counts_if_it_ended_as_the_victims_own_did(status: str) -> None:
     high = [*rows(lambda c, r: 0.5 + near(0.001)(c, r), **ADAPTED), *other(**ADAPTED)]

@@ -18,6 +18,7 @@ PRIVATE = [
 ]
 
 
+@pytest.mark.slow
 def test_bounds_of_a_run(
     make_run: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,7 +114,7 @@ def covered(sent: dict[str, Any], reply: dict[str, Any], noise: float, seed: int
     }
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "code"), [(1.0, 0), (0.4, 1)])
 def test_a_folder_of_state_dicts_is_audited(
     scale: float, code: int, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch

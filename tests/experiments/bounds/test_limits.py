@@ -167,6 +167,7 @@ def test_a_run_of_images_is_bounded_from_both_sides(make_run: Make) -> None:
     assert kinds == {"ranks.csv", "success.csv", "budgets.csv"}
 
 
+@pytest.mark.slow
 def test_a_page_bounds_what_options_alone_tell(make_run: Make, said: Said) -> None:
     weak = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}
     strong = {**weak, "noise_multiplier": 20.0}
@@ -206,6 +207,7 @@ def test_a_page_bounds_what_options_alone_tell(make_run: Make, said: Said) -> No
         assert line.endswith("holds" if effect == 0.9 else "(asked: no leak above 0.05 ROUGE-L)")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_public_gradients_say_nothing_of_other_rounds(
     rounds: int, make_run: Make, monkeypatch: pytest.MonkeyPatch

@@ -63,7 +63,7 @@ def test_bounds_hold_in_200_simulations(rate: float, steps: int) -> None:
         assert max(found) > 0.1 * claim.epsilon
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(9)
 @pytest.mark.parametrize("error", [0.05, 0.003])
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0, 16.0])
 def test_the_bound_holds_and_half_of_epsilon_is_found(epsilon: float, error: float) -> None:
@@ -74,6 +74,7 @@ def test_the_bound_holds_and_half_of_epsilon_is_found(epsilon: float, error: flo
     assert sum(one < epsilon / 2 for one in found) <= binom.isf(1e-3, 200, 0.01)
 
 
+@pytest.mark.slow
 def test_null_scores_give_no_bound() -> None:
     claim = claim_of(4.0)
     rng = np.random.default_rng(0)
@@ -188,7 +189,7 @@ def test_canaries_are_orthogonal_unit_vectors() -> None:
         Canaries.draw(shapes, 26, torch.Generator())
 
 
-@pytest.mark.some(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "sound"),
     [(HalfTheNoise, DpSgd), (TheSameNoise, DpSgd), (ClippedMean, DpSgd)],

@@ -49,6 +49,7 @@ def test_what_is_not_named_is_said_all_the_same() -> None:
     assert altered(rows[:1].flip(1), rows, (9,)) == sentence("truth.changed", count=1)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("truth", "changed"), [(SENTENCE, 0), (SENTENCE[:-6], 1), (SENTENCE.replace("4", "5"), 1)]
 )

@@ -31,6 +31,7 @@ def captures(held: Held, tmp_path: Path) -> Path:
     return tmp_path / "captures"
 
 
+@pytest.mark.slow
 def test_a_finished_attack_is_not_run_again(
     captures: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_hostile_text_stays_a_text(captures: Path, said: Said) -> None:
     assert len(read_intake(open_run(captures)).given) == 2
 
 
+@pytest.mark.slow
 def test_a_digit_of_what_a_page_shows_is_refused(captures: Path, said: Said) -> None:
     said("attack", captures, "--attacks", "span")
     cell = captures / "run" / open_run(captures).cells[0].name
@@ -191,6 +193,7 @@ def test_nothing_is_written_for_an_attack_that_does_not_exist(captures: Path) ->
     assert not (captures / "run").exists()
 
 
+@pytest.mark.slow
 def test_some_captures_are_attacked_alone_and_a_note_is_said_once(
     captures: Path, said: Said
 ) -> None:

@@ -30,6 +30,7 @@ def captures(held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path / "captures"
 
 
+@pytest.mark.slow
 def test_a_captured_language_model_is_planned_and_run(
     captures: Path, held: Held, said: Said, tmp_path: Path
 ) -> None:

@@ -77,7 +77,7 @@ class Checkpointed(nn.Module):
         return checkpoint(self.layers, tokens, use_reentrant=self.older) + tokens
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(15)
 @pytest.mark.parametrize(
     "block",
     [

@@ -118,7 +118,7 @@ def check(captures: Captured, proven: Callable[[int], bool] = lambda round_: Tru
     return notes
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("sent", [False, True], ids=["never sent", "sent"])
 @pytest.mark.parametrize("layer", ["h", "n"], ids=["personalised head", "FedBN"])
 def test_layers_that_do_not_come_back_are_named(layer: str, sent: bool, tmp_path: Path) -> None:
@@ -154,6 +154,7 @@ def test_layers_that_do_not_come_back_are_named(layer: str, sent: bool, tmp_path
         )
 
 
+@pytest.mark.slow
 def test_a_head_of_its_own_that_comes_back_is_certified_from_its_second_round(
     tmp_path: Path,
 ) -> None:

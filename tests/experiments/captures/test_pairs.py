@@ -59,6 +59,7 @@ def test_pairs_of_any_format_are_attacked(
     assert SENTENCE in (folder / "captures" / "run" / "report" / "index.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_pairs_are_scored_by_files_named_as_the_replies(
     held: Held, tmp_path: Path, said: Said
 ) -> None:

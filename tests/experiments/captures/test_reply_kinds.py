@@ -251,6 +251,7 @@ def test_a_claim_of_all_rows_leaves_the_step_its_image(tmp_path: Path) -> None:
     assert guess.note == "1 example (tried, as the number is not known)"
 
 
+@pytest.mark.slow
 def test_layers_of_differences_in_half_precision_are_solved(tmp_path: Path) -> None:
     captures = capture(tmp_path, DIFFERENCES["float16"])
     for victim in captures:
@@ -259,7 +260,7 @@ def test_layers_of_differences_in_half_precision_are_solved(tmp_path: Path) -> N
         assert fedsim.score(guess, truth=truth).mean("psnr") > 60
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", BFLOAT16)
 def test_bfloat16_is_captured_exactly(name: str, tmp_path: Path) -> None:
     captures = capture(tmp_path, BFLOAT16[name])
@@ -412,6 +413,7 @@ def test_weights_times_a_whole_number_are_divided() -> None:
     assert multiple_of({"w": 1.1 * sent["w"]}, sent, 128) == 1
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("form", ["half weights", "bfloat16 gradient"])
 def test_a_coarse_format_that_allows_no_proof_is_named(form: str) -> None:
     torch.manual_seed(0)
@@ -504,6 +506,7 @@ def test_whole_numbers_are_named_as_such(tmp_path: Path) -> None:
         next(iter(captures))
 
 
+@pytest.mark.slow
 def test_a_claimed_number_is_not_contradicted_by_uncertified_images(tmp_path: Path) -> None:
     def noisy(step: Step) -> Tensors:
         rng = torch.Generator().manual_seed(step.client)

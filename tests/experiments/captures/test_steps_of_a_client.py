@@ -183,7 +183,7 @@ def test_an_activation_called_as_a_function_is_a_layer() -> None:
     assert float((guess.images - image).abs().max()) < 1e-4
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(9)
 @pytest.mark.parametrize("told", [{}, {"optimizer": "sgd"}])
 @pytest.mark.parametrize(
     "make",

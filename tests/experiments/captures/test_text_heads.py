@@ -116,7 +116,7 @@ OTHER_HEADS: dict[str, Any] = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("head", OTHER_HEADS)
 def test_the_encoder_alone_tells_the_texts_of_such_heads(head: str) -> None:
     """As their refusal says."""

@@ -63,7 +63,7 @@ def test_exact_guesses_of_an_attack_that_refused_most_victims_count() -> None:
     assert lines[0].startswith("closed under no defense: rougeL 0.4")
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("status", ["failed", "timeout", "exhausted"])
 def test_jobs_of_which_none_ended_are_reported(status: str) -> None:
     lost = [replace(score, value=0.0) for score in rows("lamp", [0.0] * 20, status)]

@@ -75,6 +75,7 @@ def test_a_network_of_the_user_is_trained_and_attacked(place: Path, model: str) 
     assert "norm.running_mean" in cell.captures.load(cell.captures.keys()[0]).sent
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_network_of_the_user_on_ray(place: Path, ray_cluster: None) -> None:
     """Ray's workers may be older than the file: what they need travels with the environment."""
@@ -88,6 +89,7 @@ def test_a_network_of_the_user_on_ray(place: Path, ray_cluster: None) -> None:
     assert plan.experiments[0].federation.engine == "ray"
 
 
+@pytest.mark.slow
 def test_a_run_folder_names_code_in_vain(
     place: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,7 +151,7 @@ def test_the_same_rows_in_another_round_are_no_control(make_run: Make) -> None:
     assert found == {"both": {"none", OTHER_CLIENT, OTHER_CLIENTS}, "alone": {"none"}}
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     ("base", "fact"), [(IMAGES, "labels"), (TEXT, "lengths"), (IMAGES, ""), (TEXT, "")]
 )

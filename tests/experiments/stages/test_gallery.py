@@ -71,6 +71,7 @@ def test_images_of_two_seeds_are_ranked_together(make_run: Make) -> None:
         assert example.guess not in (None, example.original)
 
 
+@pytest.mark.slow
 def test_texts_are_shown_and_attacks_that_refuse_are_not(make_run: Make) -> None:
     exact = make_run(TEXT, "exact", attacks=[{"name": "embedding_rows"}])
     rows, shown = scored(exact)
@@ -89,6 +90,7 @@ def test_texts_are_shown_and_attacks_that_refuse_are_not(make_run: Make) -> None
     assert shown == []
 
 
+@pytest.mark.slow
 def test_the_main_metric_need_not_be_measured(make_run: Make) -> None:
     rows, shown = scored(make_run(IMAGES, metrics=["mse"]))
     assert {row.metric for row in rows} == {"mse"}
@@ -105,6 +107,7 @@ def test_the_gallery_is_its_owners_alone(make_run: Make) -> None:
     assert [path.name for path in folder.iterdir()] == [FILE.name]
 
 
+@pytest.mark.slow
 def test_a_guess_at_the_priors_mean_has_no_victim(make_run: Make) -> None:
     """Under noise that hides everything a guess is no nearer than one for another client."""
     noise = {"name": "gaussian_noise", "std": 1e6}

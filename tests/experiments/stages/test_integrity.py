@@ -69,6 +69,7 @@ def double(path: Path) -> None:
 Spoil = Callable[[Path], None]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("name", "spoil", "said"),
     [

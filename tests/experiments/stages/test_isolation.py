@@ -165,6 +165,7 @@ def test_a_stage_needs_all_that_it_may_read(make_run: Make, stopped_clock: None)
                 assert made != {k: whole.get(k) for k in made} or not made, (stage, pattern)
 
 
+@pytest.mark.slow
 def test_without_the_rows_of_each_client_a_budget_is_not_told(make_run: Make) -> None:
     run = make_run(IMAGES, defenses=[DP], attacks=[{"name": "prior_only"}])
     execute(run, ("simulate", "attack"), quiet=True)

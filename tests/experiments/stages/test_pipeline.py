@@ -73,6 +73,7 @@ def test_an_attack_stage_that_was_stopped_gives_a_partial_report(make_run: Make)
     assert {row["status"] for row in scores(run.root)} == {"done"}
 
 
+@pytest.mark.slow
 def test_each_stage_keeps_the_command_that_ran_it(
     make_run: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

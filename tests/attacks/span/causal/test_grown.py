@@ -59,7 +59,7 @@ def test_candidates_share_the_gradient_of_what_was_sent(model: str, name: str) -
     assert wrong < found
 
 
-@pytest.mark.some(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_what_was_sent_is_named(name: str) -> None:
     task, _, seen = tuned("tiny-gpt2", TABLES[name])

@@ -47,6 +47,7 @@ def test_a_sentence(bert: Victim, row: int, defenses: tuple[dict[str, object], .
     assert lines(guess) == lines(truth)
 
 
+@pytest.mark.slow
 def test_words_and_class_of_signs(bert: Victim) -> None:
     guess, truth = decoded(bert, [17], SIGNS)
     words, private = (set(lines(batch)[0][1:-1]) for batch in (guess, truth))
@@ -149,6 +150,7 @@ def test_a_wrong_class_has_a_negative_scale(bert: Victim) -> None:
     assert float(own.sort().values[-2]) < 0.9995 * float(own.max())
 
 
+@pytest.mark.slow
 def test_where_noise_hides_all_the_guess_is_the_prior(bert: Victim) -> None:
     task, prior = bert.task, bert.capture([20, 21, 22])[1]
     assert isinstance(task, TextTask)

@@ -72,6 +72,7 @@ def found(row: Batch, sealed: SealedTrack, published: dict[str, bytes]) -> set[s
     return {name for name, content in published.items() if any(form in content for form in forms)}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["texts", "images"])
 def test_no_bundle_holds_a_row_in_any_form(kind: str, request: pytest.FixtureRequest) -> None:
     sealed: SealedTrack = request.getfixturevalue(kind)

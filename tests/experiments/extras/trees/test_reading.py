@@ -111,6 +111,7 @@ def test_other_messages_are_named(data: bytes, said: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_million_nodes_are_read() -> None:
     leaves = 2**19
     inner = np.arange(leaves - 1)
