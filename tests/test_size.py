@@ -55,8 +55,13 @@ def functions() -> list[tuple[int, str]]:
     return sorted(found for file in files for found in _functions(file))
 
 
+@cache
+def _nodes(file: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))))
+
+
 def _functions(file: str) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+    for node in _nodes(file):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = len((ast.get_docstring(node, clean=False) or "").splitlines())
             end = node.end_lineno or node.lineno
@@ -68,7 +73,7 @@ def documentation() -> float:
     documented = total = 0
     for file in (file for file in lines() if file.startswith(PRODUCTION)):
         total += lines()[file]
-        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+        for node in _nodes(file):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 documented += len((ast.get_docstring(node, clean=False) or "").splitlines())
     return documented / total

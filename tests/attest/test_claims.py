@@ -144,15 +144,10 @@ LATER: dict[str, tuple[Part, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("later", LATER)
+@pytest.mark.some(7)
+@pytest.mark.parametrize("model", ["lenet", "mlp", "resnet20", "tiny-bert"])
 @pytest.mark.parametrize("client", [0, 1])
-@pytest.mark.parametrize(
-    "model",
-    [
-        *("lenet", "mlp"),
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("resnet20", "tiny-bert")),
-    ],
-)
+@pytest.mark.parametrize("later", LATER)
 def test_what_comes_after_the_noise_makes_no_liar(model: str, client: int, later: str) -> None:
     part, table = LATER[later]
     victim, liar = (reply(model, client, each, table) for each in (LOCAL, CLIP))

@@ -45,12 +45,13 @@ def test_a_client_that_raises_ends_the_run_on_ray(workers: Workers) -> None:
         train(on_ray(workers, "raise"))
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("kind", "said", "timeout"),
     [
         ("die", "worker died", 120.0),
-        pytest.param("hang", "no answer within", 30.0, marks=pytest.mark.slow),
+        ("hang", "no answer within", 30.0),
     ],
 )
 def test_a_dead_or_hung_worker_is_replaced_and_recorded(

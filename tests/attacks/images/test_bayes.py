@@ -145,13 +145,12 @@ def test_each_example_of_a_batch_is_defended(
     assert errors[True] < 0.5 * errors[False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chain",
     [
         ({"name": "sign"}, {"name": "gaussian_noise", "std": 1.0}),
-        pytest.param(
-            ({"name": "gaussian_noise", "std": 0.02}, {"name": "sign"}), marks=pytest.mark.slow
-        ),
+        ({"name": "gaussian_noise", "std": 0.02}, {"name": "sign"}),
     ],
 )
 def test_noise_about_signs_is_not_fitted(

@@ -26,14 +26,8 @@ from fedsim.errors import CannotAttack
 from fedsim.types import Batch
 
 
-@pytest.mark.some(5)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("tanh", "square")))
-        for name in NETWORKS
-    ],
-)
+@pytest.mark.some(15)
+@pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_cause_is_named_or_none(cause: str, name: str) -> None:
     """Of 3 clients each, no client's cause is called another."""

@@ -66,19 +66,12 @@ def changed(ids: list[list[int]], seed: int, size: int) -> list[list[int]]:
     return other
 
 
-@pytest.mark.some(5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "defense"),
     [
-        *product(["gpt2"], ["noise", "signs", "int8"]),
-        ("bert", "clipped"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in [
-                *product(["gpt2"], ["half", "largest", "bf16", "clipped"]),
-                *product(["bert"], ["noise", "signs"]),
-            ]
-        ),
+        *product(["gpt2"], ["noise", "signs", "int8", "half", "largest", "bf16", "clipped"]),
+        *product(["bert"], ["clipped", "noise", "signs"]),
     ],
 )
 def test_the_truth_is_told_from_others(

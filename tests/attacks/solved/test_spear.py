@@ -180,11 +180,12 @@ def test_nothing_needs_to_be_known(mlp: Victim) -> None:
 FEDAVG: dict[str, Any] = {"protocol": "fedavg", "learning_rate": 0.01}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("federation", "proven"),
     [
         ({"local_steps": 1}, True),
-        pytest.param({"local_steps": 4}, True, marks=pytest.mark.slow),
+        ({"local_steps": 4}, True),
         # Which examples were used in which order is not known: exact, and not proven.
         ({"local_steps": 2, "batch_size": 2, "learning_rate": 0.001}, False),
     ],

@@ -37,10 +37,8 @@ def listed(pursuit: GradientPursuit) -> list[list[int]]:
     return [line.tolist() for line in pursuit.lines]
 
 
-@pytest.mark.parametrize(
-    "defense",
-    [NOISE, *(pytest.param(one, marks=pytest.mark.slow) for one in (SIGNS, TOP, HALF))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("defense", [NOISE, SIGNS, TOP, HALF])
 def test_words_of_a_blurred_update(gpt2: Victim, defense: dict[str, object]) -> None:
     shares, chance = [], []
     for row in (5, 7):

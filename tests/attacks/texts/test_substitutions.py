@@ -22,7 +22,8 @@ def victim() -> Victim:
     return quick()
 
 
-@pytest.mark.parametrize("distance", ["cosine", pytest.param("l2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("distance", ["cosine", "l2"])
 def test_find_what_a_short_search_misses(victim: Victim, distance: Any) -> None:
     seen, truths = several(victim, [[0], [4], [9]])
     short = LAMP(**SHORT, distance=distance)

@@ -291,9 +291,8 @@ class Unbiased(Net):
         self.h = nn.Linear(40, 4, bias=False)
 
 
-@pytest.mark.parametrize(
-    "name", ["a scaled gradient", pytest.param("clipped", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a scaled gradient", "clipped"])
 def test_a_difference_whose_sign_is_open_is_tried_as_both(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

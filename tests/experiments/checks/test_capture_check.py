@@ -133,10 +133,8 @@ TRAINING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("over", "precision"),
-    [("steps", "bf16"), pytest.param("rounds", "fp16", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("over", "precision"), [("steps", "bf16"), ("rounds", "fp16")])
 def test_options_of_training_replay_bit_for_bit(over: str, precision: str, make_run: Make) -> None:
     """Each capture then declares another option as it was not."""
     options = {**TRAINING, "precision": precision, "schedule_over": over, "rounds": 5}

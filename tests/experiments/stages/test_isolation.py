@@ -111,10 +111,8 @@ def done(run: Run) -> dict[str, bytes]:
     return {k: v for k, v in files_of(run.root).items() if not within(k, BOOKS)}
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=() if case == "cohorts" else pytest.mark.slow) for case in CASES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_a_stage_alone_gives_the_files_of_the_whole_run(
     case: str, make_run: Make, stopped_clock: None
 ) -> None:
