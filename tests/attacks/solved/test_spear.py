@@ -258,13 +258,6 @@ def test_time_is_up(mlp: Victim) -> None:
     assert certified(guess) == {"guess"}
 
 
-def test_same_generator_same_guess(mlp: Victim) -> None:
-    seen, _ = mlp.capture(list(range(6)))
-    first, second = (mlp.attack(seen) for _ in range(2))
-    assert torch.equal(first.guess.inputs, second.guess.inputs)
-    assert first.steps == second.steps
-
-
 def refused(victim: Victim, seen: Observation, reason: str) -> None:
     with pytest.raises(CannotAttack, match=re.escape(reason)):
         victim.attack(seen)
