@@ -50,12 +50,9 @@ def shipped_sentence(name: str) -> str:
     """What such a command does, read off its source: nothing that it needs is imported."""
     spec = find_spec(_module(name))
     source = Path(str(spec and spec.origin)).read_text(encoding="utf-8")
-    functions = {
-        node.name: ast.get_docstring(node) or ""
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    return (functions.get(name) or functions[f"{name}_"]).split("\n\n")[0]
+    functions = {f.name: f for f in ast.parse(source).body if isinstance(f, ast.FunctionDef)}
+    sentence = ast.get_docstring(functions.get(name) or functions[f"{name}_"])
+    return str(sentence).split("\n\n")[0]
 
 
 def _module(name: str) -> str:
