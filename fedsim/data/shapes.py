@@ -19,6 +19,8 @@ Plane: TypeAlias = NDArray[np.float64]
 
 SIDE = 32
 """Height and width in pixels."""
+_AXIS = np.linspace(-1, 1, SIDE)
+_X, _Y = _AXIS[None, :], _AXIS[:, None]
 
 
 def _triangle(x: Plane, y: Plane) -> Plane:
@@ -104,9 +106,8 @@ def _row(seed: int, *path: str | int) -> tuple[NDArray[np.uint8], int]:
 
 def _draw(shape: Callable[[Plane, Plane], Plane], rng: np.random.Generator) -> NDArray[np.uint8]:
     """One image ``(height, width, channel)``: background, cast shadow, lit shape and grain."""
-    y, x = np.mgrid[-1 : 1 : SIDE * 1j, -1 : 1 : SIDE * 1j]
     light = rng.uniform(0, 2 * np.pi)
-    toward_light = x * np.cos(light) + y * np.sin(light)
+    toward_light = _X * np.cos(light) + _Y * np.sin(light)
     ground, body = _colours(rng)
 
     scale = rng.uniform(0.42, 0.68)
@@ -115,19 +116,19 @@ def _draw(shape: Callable[[Plane, Plane], Plane], rng: np.random.Generator) -> N
 
     def distance(shift: float) -> Plane:
         """Distance in pixels to the shape, shifted away from the light."""
-        dx = x - centre[0] + shift * np.cos(light)
-        dy = y - centre[1] + shift * np.sin(light)
+        dx = _X - centre[0] + shift * np.cos(light)
+        dy = _Y - centre[1] + shift * np.sin(light)
         u = (dx * np.cos(turn) + dy * np.sin(turn)) / scale
         v = (dy * np.cos(turn) - dx * np.sin(turn)) / scale
         return shape(u, v) * scale * SIDE / 2
 
-    shade = 1 + 0.3 * toward_light + 0.22 * _texture(rng, x, y, 5)
+    shade = 1 + 0.3 * toward_light + 0.22 * _texture(rng, 5)
     shade *= 1 - 0.5 * _cover(distance(0.12), 4.0)
     picture = ground * shade[..., None]
     edge = distance(0.0)
     # Darker towards the rim on the far side of the light, as on a round body.
     relief = 1 + 0.25 * toward_light + 0.25 * np.tanh(-edge / 4) - 0.15
-    relief += 0.1 * _texture(rng, x, y, 9)
+    relief += 0.1 * _texture(rng, 9)
     alpha = _cover(edge, 1.2)[..., None]
     picture = (1 - alpha) * picture + alpha * body * relief[..., None]
     picture += rng.normal(0, 0.012, picture.shape)
@@ -140,12 +141,12 @@ def _cover(distance: Plane, width: float) -> Plane:
     return np.clip(0.5 - distance / width, 0, 1)
 
 
-def _texture(rng: np.random.Generator, x: Plane, y: Plane, frequency: float) -> Plane:
+def _texture(rng: np.random.Generator, frequency: float) -> Plane:
     """Sum of waves in random directions, roughly in [-1, 1]."""
-    waves = np.zeros_like(x)
-    for _ in range(5):
-        kx, ky = rng.normal(0, frequency, 2)
-        waves += np.sin(kx * x + ky * y + rng.uniform(0, 2 * np.pi))
+    drawn = [(*rng.normal(0, frequency, 2), rng.uniform(0, 2 * np.pi)) for _ in range(5)]
+    across, down, phase = np.array(drawn).T[..., None]
+    a, b = across * _AXIS + phase, down * _AXIS
+    waves: Plane = np.cos(b).T @ np.sin(a) + np.sin(b).T @ np.cos(a)  # of sin(a + b)
     return waves / 3
 
 
