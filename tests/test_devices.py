@@ -143,7 +143,7 @@ def test_an_attack_computes_where_it_is_told(
         assert {(r.status, r.reason) for r in run_job(spec)} == {("done", "")}
 
 
-@pytest.mark.some(12)
+@pytest.mark.some(24)
 @pytest.mark.parametrize("name", sorted(DEFENSE_CASES.keys() - IMAGES_ALONE - OTHER_MODELS))
 def test_a_client_computes_where_it_is_told(name: str) -> None:
     rows = load_rows("sentences", "train[:2]", modality="text")

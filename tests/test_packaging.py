@@ -126,6 +126,7 @@ def test_a_shipped_experiment_is_short_and_says_what_it_is(name: str) -> None:
     assert read_toml(path).get("name", name) == name
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", shipped())
 def test_a_shipped_experiment_can_be_made(name: str, tmp_path: Path) -> None:
     plan = load_plan(name)

@@ -87,6 +87,7 @@ def test_an_attack_guesses_or_says_why_not(
                 assert -1e-4 <= low <= high <= 1 + 1e-4
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("name", "kind"), RUNS)
 def test_an_attack_does_not_see_the_truth_and_depends_on_its_seed(
     name: str, kind: Cell, cells: dict[Cell, Path], undisturbed: Undisturbed, tmp_path: Path

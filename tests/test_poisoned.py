@@ -33,6 +33,7 @@ def test_fresh_memory_is_poisoned_for_a_moment() -> None:
     assert torch.are_deterministic_algorithms_enabled() is flags
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("model", [*TEXT_MODELS, *IMAGE_MODELS])
 def test_a_model_is_written_when_it_is_built(model: str, make_run: Make) -> None:
     base = TEXT if model in TEXT_MODELS else IMAGES
@@ -86,6 +87,7 @@ def test_a_run_in_poisoned_memory_leaves_the_same(base: dict[str, Any], make_run
         assert run("poisoned") == clean
 
 
+@pytest.mark.slow
 def test_the_doctor_names_a_weight_that_nothing_writes(
     make_run: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def captured(model: str, count: int = 1, **options: Any) -> tuple[Observation, T
     return Observation(KEY, sent, update.tensors, update.kind, known), task, update.batch
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name", REPLAYING)
 def test_attacks_that_replay_gradients_refuse_it_by_name(

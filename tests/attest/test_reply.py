@@ -16,7 +16,7 @@ from experiments.attest.noise import at_most
 from fedsim.types import Batch
 
 
-@pytest.mark.some(14)
+@pytest.mark.some(28)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("steps", [0, 1, 5])
 @pytest.mark.parametrize("model", ["lenet", "mlp", "resnet20", "tiny-bert", "tiny-gpt2"])

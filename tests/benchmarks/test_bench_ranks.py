@@ -80,7 +80,7 @@ def test_a_span_that_says_nothing_gives_the_middle_rank() -> None:
     assert ranks_at(inputs, [nothing], [7], torch.tensor([7])).tolist() == [[51.0]]
 
 
-@pytest.mark.some(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["none", "noise 1e-03", "dropout 0.1"])
 def test_ranks_are_those_of_a_plain_search(gpt2: BenchVictims, ranking: Ranking, name: str) -> None:
     seen, batch = observe(gpt2, name)

@@ -22,7 +22,7 @@ def observations(cell: Cell) -> list[Observation]:
     return [cell.captures.load(key) for key in cell.captures.keys()]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
 @pytest.mark.parametrize("model", ["tiny-bert", "tiny-gpt2"])
 def test_adapters_alone_are_sent_and_change(model: str, protocol: str, make_run: Make) -> None:
@@ -76,6 +76,7 @@ def test_defenses_work_on_adapters(protocol: str, make_run: Make) -> None:
     assert noise.keys() == plain.keys()
 
 
+@pytest.mark.slow
 def test_batch_and_seed_decide_the_adapters(make_run: Make) -> None:
     sent = []
     for folder, seed in (("a", 0), ("b", 0), ("c", 1)):

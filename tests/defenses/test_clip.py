@@ -50,6 +50,7 @@ def pair(make_run: Make, base: dict[str, object]) -> tuple[Task, Observation, Ob
     return load_task(run.cells[0].captures.root), plain, clipped
 
 
+@pytest.mark.slow
 def test_attacks_on_text_that_know_no_scale_do_not_care(make_run: Make) -> None:
     task, plain, clipped = pair(make_run, TEXT)
     for attack in (Span(), EmbeddingRows()):

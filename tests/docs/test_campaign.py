@@ -13,6 +13,7 @@ from experiments.plan.config import shipped
 from experiments.plan.folder import Run
 
 
+@pytest.mark.slow
 def test_every_shipped_experiment_is_done_or_left() -> None:
     now = progress.progress()
     suites = {name for name in shipped() if progress.members(name) != [name]}

@@ -81,6 +81,7 @@ def test_a_source_tells_several_runs_of_one_file_apart(run: Run, results: Path) 
             assert recorded.record(run, "both", 1.0, [run]).rows == (row,)
 
 
+@pytest.mark.slow
 def test_a_row_of_two_attacks_is_their_paired_difference(run: Run, results: Path) -> None:
     new = recorded.record(run, "new", 1.0)
     means = {row.setting["attack"]: row.mean for row in new.rows if row.measure == "ROUGE-1"}

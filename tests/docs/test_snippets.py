@@ -96,6 +96,7 @@ OF_OTHERS = {"ls", "schema", "init", "new", "submit", "grade", "trees"}
 """Commands that name no experiment."""
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("place", "command"), typed())
 def test_a_command_and_its_options_exist(place: str, command: str) -> None:
     text = command.split("); do")[0].partition(" > ")[0].strip()

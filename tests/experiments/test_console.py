@@ -43,6 +43,7 @@ def test_the_time_that_is_left_is_said(
     assert said[-1] == "score: 4/4 span"
 
 
+@pytest.mark.slow
 def test_totals_are_known_before_the_first_step(
     make_run: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from tests.experiments.conftest import Said
 SMALL = ["federation.clients=2", "federation.rounds=1", "capture.rounds=[1]", "task.heldout_rows=4"]
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(8)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_template_runs_as_it_is(
     kind: str, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch

@@ -125,7 +125,7 @@ def check(line: str, where: str, value: str, fix: str) -> None:
     assert fix in line[len("fedsim: ") + len(where) :], line
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(8)
 @pytest.mark.parametrize(("change", "where", "value", "fix"), OPTIONS, ids=[o[0] for o in OPTIONS])
 def test_a_wrong_option(
     change: str,

@@ -40,7 +40,7 @@ def test_number_of_parameters(name: str, shape: tuple[int, ...], classes: int, c
     assert sum(parameter.numel() for parameter in network.parameters()) == count
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", sorted(IMAGE_MODELS))
 @pytest.mark.parametrize("shape", [CIFAR, (1, 28, 28), (3, 5, 9)])
 def test_logits_and_second_derivatives_for_any_image(name: str, shape: tuple[int, ...]) -> None:
@@ -57,6 +57,7 @@ def test_logits_and_second_derivatives_for_any_image(name: str, shape: tuple[int
     assert second.norm() > 0
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", sorted(IMAGE_MODELS))
 def test_initialise_depends_on_the_generator_alone(name: str) -> None:
     def weights(seed: int) -> torch.Tensor:

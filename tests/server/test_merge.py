@@ -36,6 +36,7 @@ def models(make_run: Make, strategy: str, **options: Any) -> tuple[list[Tensors]
     return sent, means  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 def test_momentum_of_the_server_adds_the_round_before(make_run: Make) -> None:
     sent, means = models(make_run, "fedavgm", server_momentum=0.5)
     for name, first in means[0].items():

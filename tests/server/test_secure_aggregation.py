@@ -135,7 +135,7 @@ def test_a_sum_of_gradients_is_the_gradient_of_the_union(make_run: Make) -> None
         assert torch.allclose(value, observation.received[name], rtol=1e-3, atol=1e-6), name
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("federation", [SIX, AVERAGING], ids=["fedsgd", "fedavg"])
 def test_a_cohort_of_one_is_no_secure_aggregation(
     federation: dict[str, Any], make_run: Make

@@ -24,6 +24,7 @@ def task_of(model: str, rows: Rows = IMAGES) -> Task:
     return make_task(config(model), TEXTS if texts else rows)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("model", list(MODELS))
 def test_random_weights_depend_on_the_seed_alone(model: str) -> None:
     task = task_of(model)

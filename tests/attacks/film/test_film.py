@@ -81,6 +81,7 @@ def test_the_objective_is_the_score_of_what_is_found(gpt2: Victim) -> None:
     assert [(step, objective) for step, _, objective in guess.trace] == [(1, guess.objective)]
 
 
+@pytest.mark.slow
 def test_several_sentences_of_a_batch(fresh: Victim) -> None:
     seen, truth = fresh.capture([4, 5, 6, 7])
     beams_alone = replace(QUICK, sentences=4, phrase_steps=0, token_steps=0)
@@ -100,6 +101,7 @@ def test_granted_lengths_are_kept(gpt2: Victim) -> None:
     assert {len(line) for line in lines(guess.guess)} <= set(lengths)
 
 
+@pytest.mark.slow
 def test_the_control_looks_at_nothing(gpt2: Victim) -> None:
     (seen, _), (other, _) = gpt2.capture([3]), gpt2.capture([8], FROZEN)
     control = replace(QUICK, bag="none")

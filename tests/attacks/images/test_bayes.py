@@ -180,6 +180,7 @@ def test_a_guess_stays_within_what_pixels_can_be(victim: Victim, pictures: Pictu
     assert recovered.objective == pytest.approx(float(again), rel=1e-2, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_likeliest_restart_is_guessed(
     victim: Victim, pictures: Pictures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +201,7 @@ def test_the_likeliest_restart_is_guessed(
     assert any(best < first - 1 for best, first in pairs)
 
 
+@pytest.mark.slow
 def test_a_lane_is_one_restart_of_one_victim(victim: Victim, pictures: Pictures) -> None:
     batches = [pictures(1, 6), pictures(1, 2, seed=1), pictures(2, 3, 3, seed=2)]
     seen = [victim(batch, client=i)[1] for i, batch in enumerate(batches)]

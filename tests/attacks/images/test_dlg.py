@@ -203,6 +203,7 @@ def test_batch_and_its_labels(victim: Victim, pictures: Pictures) -> None:
     assert 0 <= joint.guess.inputs.min() <= joint.guess.inputs.max() <= 1
 
 
+@pytest.mark.slow
 def test_granted_labels_are_used_unless_joint(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 6, channels=1), labels=(4,))
     guesses = {

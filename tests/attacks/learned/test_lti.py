@@ -350,6 +350,7 @@ def inverters(run: Run, guesses: Path) -> list[dict[str, bytes]]:
     return files
 
 
+@pytest.mark.slow
 def test_an_inverter_belongs_to_weights_and_not_to_victims(make_run: Make, tmp_path: Path) -> None:
     first, second = (
         make_run(IMAGES, folder=split, task={"split": split}, federation={"clients": 2})

@@ -241,6 +241,7 @@ def test_noise_that_covers_everything_is_matched_as_it_is(bert: Victim) -> None:
     assert torch.tensor(guess.objective).isfinite()
 
 
+@pytest.mark.slow
 def test_layers_that_lost_everything_are_left_out(bert: Victim) -> None:
     harsh: DEFENSE = {"name": "prune", "fraction": 0.999}
     seen, _ = several(bert, SINGLE[:2], harsh)

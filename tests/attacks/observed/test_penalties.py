@@ -126,6 +126,7 @@ def test_nothing_is_taken_out_where_nothing_is(
         assert "it held" not in victim.match
 
 
+@pytest.mark.slow
 def test_a_penalty_of_the_loss_is_named() -> None:
     for client in (loss, penalised):
         guess = attacked(trained(client=client, told=penalised))
@@ -133,7 +134,7 @@ def test_a_penalty_of_the_loss_is_named() -> None:
         assert "its loss holds a penalty on the weights; pass it without" in guess.note
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("scale", [0.5, 1, 2])
 @pytest.mark.parametrize("count", [1, 2])
 def test_smoothed_labels_are_named(

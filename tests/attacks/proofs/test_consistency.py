@@ -112,6 +112,7 @@ def test_a_line_that_predicts_nothing_explains_nothing(gpt2: Victim) -> None:
     assert test.p_value([lines(truth)[0][:1]], [-1]) == 0
 
 
+@pytest.mark.slow
 def test_a_class_that_is_not_known(bert: Victim) -> None:
     seen, truth = bert.capture([2], FROZEN, DEFENSES["noise"])
     assert is_consistent(bert, seen, lines(truth), [-1])
@@ -200,7 +201,7 @@ def test_models_from_the_hub(model: str, data: str) -> None:
     assert false == 0
 
 
-@pytest.mark.some(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("std", "mixed", "level"),
     [(5e-4, False, "consistent"), (5e-4, True, "guess"), (4e-3, False, "guess")],

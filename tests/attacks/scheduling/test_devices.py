@@ -35,7 +35,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, name, lambda device: 7)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("act", ["draw", "raise", "cannot"])
 def test_nothing_of_a_job_is_left_on_the_gpu(
     act: str, jobs: Jobs, gpu: None, monkeypatch: pytest.MonkeyPatch

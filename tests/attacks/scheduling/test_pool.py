@@ -105,6 +105,7 @@ def test_an_attack_that_always_dies(run: Run, jobs: Jobs, runs: Callable[[], int
     assert runs() == 5
 
 
+@pytest.mark.slow
 def test_killed_worker_gives_the_same_rows(run: Run, jobs: Jobs, tmp_path: Path) -> None:
     ledger = tmp_path / "run" / "jobs.sqlite"
 
@@ -264,6 +265,7 @@ def test_closing_kills_and_requeues(ray_cluster: None, jobs: Jobs, tmp_path: Pat
         assert [row.state for row in ledger.rows()] == ["queued"] * 3
 
 
+@pytest.mark.slow
 def test_a_failing_listener_ends_the_drain(run: Run, jobs: Jobs) -> None:
     def listen(event: Event) -> None:
         if event.state == "running":

@@ -305,6 +305,7 @@ def test_an_update_without_an_answer(victim: Victim, pictures: Pictures) -> None
             invert(task, replace(seen, received=received))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("FEDSIM_HUB" not in os.environ, reason="FEDSIM_HUB names no folder")
 def test_cifar(victim: Victim) -> None:
     rows = load_rows("uoft-cs/cifar10", "test[:1]", modality="image")

@@ -94,7 +94,7 @@ SGD = {"protocol": "fedavg", "learning_rate": 0.01, "local_steps": 3}
 ADAM = {**SGD, "learning_rate": 1e-4}
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     ("defenses", "federation"),
     [

@@ -151,6 +151,7 @@ def test_a_run_of_one_token_is_no_sentence(family: str) -> None:
     assert all(line == right or level == "guess" for line, level in lines)
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_said() -> None:
     model, tokenizer = client("llama")
     line = torch.tensor([[*encoded("llama", A), END]])

@@ -52,7 +52,7 @@ def labelled(batch: Batch) -> Counter[tuple[tuple[int, ...], int]]:
     return Counter((tuple(line), label) for line, label in pairs)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(9)
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("rows", [[0], [2], [5], [3, 4]])
 def test_sentences_of_an_encoder(
@@ -99,7 +99,7 @@ def test_the_clock_ends_a_search_within_its_work_budget_unfinished(bert: Victim)
     assert "work budget" not in guess.note
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(9)
 @pytest.mark.parametrize("defenses", [(FROZEN,), ()])
 @pytest.mark.parametrize("rows", [[0], [7], [3, 4], [20, 21, 22, 23]])
 def test_sentences_of_a_causal_model(

@@ -56,6 +56,7 @@ def test_find_the_sentences_of_a_batch(victim: Victim) -> None:
     assert mean([after], truths) > mean([before], truths) + 0.2
 
 
+@pytest.mark.slow
 def test_tries_are_counted_and_the_guess_never_gets_worse(victim: Victim) -> None:
     seen, _ = several(victim, [[0]])
     objectives: list[float] = []

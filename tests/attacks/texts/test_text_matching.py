@@ -104,6 +104,7 @@ def test_lamp_finds_phrases_and_its_forerunners_do_not(
         assert [step for step, _, _ in guess.trace] == [25, 50, 60]
 
 
+@pytest.mark.slow
 def test_matrices_alone_are_enough(bert: Victim) -> None:
     """LAMP's threat model, appendix A.1: words, positions and biases are not sent."""
     seen, truth = look(bert, [1], {"name": "freeze_embeddings", "position": True, "bias": True})
@@ -273,6 +274,7 @@ def test_a_sentence_without_words(bert: Victim) -> None:
     assert lines(guess.guess) == [[2, 3]]
 
 
+@pytest.mark.slow
 def test_the_note_names_a_missing_prior(bert: Victim, tmp_path: Any) -> None:
     seen, _ = several(bert, [[0]])
     (bare,) = attack(bert, replace(LAMP_COS, steps=1), seen)

@@ -148,6 +148,7 @@ def test_a_sentence_of_an_encoder(bert: Victim) -> None:
     assert guess.confidence == ("certified",)
 
 
+@pytest.mark.slow
 def test_two_adapters_of_a_layer_hold_more_tokens_than_one() -> None:
     """In the first round each B has to hold all tokens; later all A of the layer do together."""
     options = {"lora_targets": DENSE}

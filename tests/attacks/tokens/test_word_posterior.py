@@ -119,7 +119,7 @@ def traces_of(victim: Victim, seen: Observation) -> SoftTraces:
     return soft_traces(AttackedModel.of(seen, victim.task))
 
 
-@pytest.mark.some(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [4, 8, 16])
 def test_no_word_is_likely_where_adapters_were_merged(rank: int) -> None:
     """``W + B A`` moves along the random rows of ``A``, whatever the inputs are."""

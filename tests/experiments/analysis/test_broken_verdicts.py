@@ -189,7 +189,7 @@ def called(kind: str, clients: int, attacks: int, runs: int) -> int:
     return calls
 
 
-@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_null_runs_are_hardly_called(kind: str) -> None:
     assert called(kind, 8, 2, 30) <= 4  # one is expected; more than 4 have a chance of .001

@@ -85,6 +85,7 @@ def test_a_probe_has_the_same_rows_in_every_captured_round(protocol: str, make_r
     assert found["round-0001-client-0002"].probe == "none"
 
 
+@pytest.mark.slow
 def test_captures_do_not_tell_a_probe_from_a_client(make_run: Make) -> None:
     run = make_run(TEXT, probes=PROBES)
     simulate(run)
@@ -117,6 +118,7 @@ def test_captures_of_probes_replay_with_the_noise_of_their_host(make_run: Make) 
     assert spent(run.cells[0]) == spent(without.cells[0])
 
 
+@pytest.mark.slow
 def test_a_simulation_that_was_cut_off_ends_with_all_probes(make_run: Make) -> None:
     run = make_run(IMAGES, probes=PROBES)
     simulate(run)
@@ -213,6 +215,7 @@ def assert_controls_are_of_the_same_kind(cell: Cell, rows: list[ScoreRow]) -> No
             assert row.seconds == own[row.round, others[row.client]]
 
 
+@pytest.mark.slow
 def test_a_lone_probe_has_no_control(make_run: Make) -> None:
     """Its own rows of another round would be none."""
     run = make_run(TEXT, probes={"member": 1})

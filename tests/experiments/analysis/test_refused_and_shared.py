@@ -92,6 +92,7 @@ def test_blind_guesses_at_refused_victims_hide_no_lead() -> None:
     assert none.recovered.high == pytest.approx(1 - 0.05 ** (1 / 32))
 
 
+@pytest.mark.slow
 def test_a_mean_hides_no_seed_and_no_best_example() -> None:
     seeds = [replace(r, cell="c1", seed=1) for r in tried(16, 1.6, **NOISE)]
     cells = {"c1": cell(1)}

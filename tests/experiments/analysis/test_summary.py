@@ -215,6 +215,7 @@ def test_curves_need_two_rounds_and_hold_no_formula_of_the_data() -> None:
     assert (again.svg, again.png) == (figure.svg, figure.png)
 
 
+@pytest.mark.slow
 def test_one_legend_names_each_defense_once_and_tells_all_apart() -> None:
     stds = [1e-3, 1e-2, 1e-1]
     rows = [

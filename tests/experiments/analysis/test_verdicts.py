@@ -269,6 +269,7 @@ def test_equal_evidence_gives_equal_words() -> None:
     assert words == {"none": "not decided", "sign": "not decided"}
 
 
+@pytest.mark.slow
 def test_what_was_not_attacked_or_has_no_baseline() -> None:
     skipped = [replace(row, status="skipped") for row in rows(lambda *_: None)]
     assert verdict_of(skipped, prior()).word == "not attacked"
@@ -280,6 +281,7 @@ def test_what_was_not_attacked_or_has_no_baseline() -> None:
     assert (bare.word, bare.reasons[0].kind) == ("not decided", "no_null")
 
 
+@pytest.mark.slow
 def test_words_leak_where_both_precision_and_recall_do() -> None:
     def words(precision: float, recall: float, **more: Any) -> Iterator[ScoreRow]:
         spread = {"metric": WORDS[0], **more}, {"metric": WORDS[1], **more}
@@ -335,6 +337,7 @@ def test_an_attack_that_refuses_victims_falls_back_to_the_prior() -> None:
     assert alone.nulls[PRIOR_ONLY] == pytest.approx(0.125)
 
 
+@pytest.mark.slow
 def test_members_that_leak_are_a_word_of_their_own() -> None:
     def told(auc: float, **more: Any) -> list[ScoreRow]:
         given = {"metric": "membership_auc", "attack": "membership", **more}
@@ -361,6 +364,7 @@ def test_members_that_leak_are_a_word_of_their_own() -> None:
     assert swapped.word == "not decided"
 
 
+@pytest.mark.slow
 def test_the_experiment_sets_the_smallest_effect() -> None:
     known = [*rows(lambda c, r: 0.4 + c * c % 5 / 100 + r / 50), *other(), *prior()]
     for rouge, word in ((0.05, "leaks"), (0.5, "not decided")):

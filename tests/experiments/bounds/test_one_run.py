@@ -159,7 +159,7 @@ def trial(
     return Auditor(trainer, defense, ROWS, lambda _: SENT, sample).trial(SHAPES, canaries, 0, 4)
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ["replace", "zero_out"])
 def test_without_noise_scores_are_the_coins_for_updates(adjacency: str) -> None:
     planted = trial(DpClient(clip=0.5, noise_multiplier=0.0, adjacency=adjacency), 0)  # type: ignore[arg-type]

@@ -118,7 +118,7 @@ def check(captures: Captured, proven: Callable[[int], bool] = lambda round_: Tru
     return notes
 
 
-@pytest.mark.some(6)
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [False, True], ids=["never sent", "sent"])
 @pytest.mark.parametrize("layer", ["h", "n"], ids=["personalised head", "FedBN"])
 def test_layers_that_do_not_come_back_are_named(layer: str, sent: bool, tmp_path: Path) -> None:
@@ -174,6 +174,7 @@ def test_a_head_of_its_own_that_comes_back_is_certified_from_its_second_round(
     assert all("did not start from" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_the_scored_page_knows_the_steps_that_normalisation_counted(tmp_path: Path) -> None:
     rows = [torch.cat([image(2 * client), image(2 * client + 1)]) for client in range(CLIENTS)]
     labels = torch.tensor([0, 3])

@@ -260,7 +260,7 @@ def test_layers_of_differences_in_half_precision_are_solved(tmp_path: Path) -> N
         assert fedsim.score(guess, truth=truth).mean("psnr") > 60
 
 
-@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BFLOAT16)
 def test_bfloat16_is_captured_exactly(name: str, tmp_path: Path) -> None:
     captures = capture(tmp_path, BFLOAT16[name])
@@ -412,7 +412,7 @@ def test_weights_times_a_whole_number_are_divided() -> None:
     assert multiple_of({"w": 1.1 * sent["w"]}, sent, 128) == 1
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["half weights", "bfloat16 gradient"])
 def test_a_coarse_format_that_allows_no_proof_is_named(form: str) -> None:
     torch.manual_seed(0)
@@ -553,6 +553,7 @@ class Numbers(NumPyClient):
         return [value.numpy() for value in step.weights.values()], 1, {"loss": self.client}
 
 
+@pytest.mark.slow
 def test_sums_of_secagg_are_captured_once_and_have_another_rounds_null(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -225,6 +225,7 @@ def test_numbers_of_other_shapes_raise_no_doubt(tmp_path: Path) -> None:
     assert "'mask' (1 tensor, not read)" in str(update)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_tensors_of_the_models_shapes_that_are_not_read_are_said(
     optimizer: str, tmp_path: Path

@@ -95,7 +95,7 @@ def task_of(cell: Cell) -> Task:
     return load_setting(cell.config).task
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [TEXT, RESNET], ids=["dropout", "batch-norm"])
 def test_undeclared_train_mode_is_named(base: dict[str, Any], make_run: Make) -> None:
     run = make_run(base, federation={"train_mode": True})

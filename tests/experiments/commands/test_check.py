@@ -114,6 +114,7 @@ def test_a_verdict_is_by_the_smallest_effect(make_run: Make, said: Said) -> None
     assert said("check", run.root, "--smallest", "psnr=1")[0] == 1
 
 
+@pytest.mark.slow
 def test_what_was_not_tested_does_not_pass(copied: Path, said: Said) -> None:
     path = copied / "scores.parquet"
     original = read_rows(path, ScoreRow)
@@ -169,6 +170,7 @@ def test_an_attack_that_refused_most_victims_has_tested_nothing(copied: Path, sa
     assert (code, out) == (1, "under no defense: every attack refused most victims\n")
 
 
+@pytest.mark.slow
 def test_many_examples_of_one_client_hold_no_limit(copied: Path, said: Said) -> None:
     path = copied / "scores.parquet"
     rows = [
@@ -181,6 +183,7 @@ def test_many_examples_of_one_client_hold_no_limit(copied: Path, said: Said) -> 
     assert "rouge1" not in said("check", copied, "--max", "rouge1=0.9", "--compare", "mean")[1]
 
 
+@pytest.mark.slow
 def test_a_run_without_the_main_metric_says_so(copied: Path, said: Said) -> None:
     rows = [r for r in read_rows(copied / "scores.parquet", ScoreRow) if r.metric != "rougeL"]
     write_rows(copied / "scores.parquet", ScoreRow, rows)

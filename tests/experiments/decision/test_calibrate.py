@@ -203,6 +203,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("options", "message"), WRONG)
 def test_a_mistake_is_one_line(
     options: tuple[str, ...], message: str, tmp_path: Path, said: Said

@@ -64,6 +64,7 @@ def test_a_limit_is_surely_kept_or_surely_not_or_neither(lost: float, sure: bool
     assert cost.sure is sure
 
 
+@pytest.mark.slow
 def test_two_looks_keep_the_level() -> None:
     """A defense that loses what may be lost is surely on one side in at most 5 % of searches."""
     draws, wrong = np.random.default_rng(1), 0

@@ -42,6 +42,7 @@ def train(tmp_path: Path) -> Train:
     return call
 
 
+@pytest.mark.slow
 def test_it_prefers_the_order_of_sentences_that_it_never_saw(tmp_path: Path, train: Train) -> None:
     table = merge(OWNED, {"auxiliary": {"rows": 400}})
     trained = train(table, width=64, epochs=4)

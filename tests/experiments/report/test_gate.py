@@ -57,6 +57,7 @@ def test_exact_guesses_of_unfinished_jobs_break_every_limit() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_exact_guesses_of_an_attack_that_refused_most_victims_count() -> None:
     lines = gate_lines(rows("closed", [1.0] * 28 + [None] * 32))
     assert lines[-1] == "under no defense: 28 examples came back verbatim, above 0"

@@ -30,6 +30,7 @@ def test_the_table_of_a_run_is_the_reports(finished: Path, copied: Path) -> None
         fedsim.load(copied).table()
 
 
+@pytest.mark.slow
 def test_leakage_and_utility_are_drawn_by_round(finished: Path, make_run: Make) -> None:
     with pytest.raises(StoreError, match="two rounds or more"):
         fedsim.load(finished).plot_rounds()

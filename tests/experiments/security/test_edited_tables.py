@@ -57,7 +57,7 @@ def lose_metadata(path: Path) -> None:
     edit(path).to_pandas().to_parquet(path)
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(8)
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("change", [keep_metadata, recode, drop_a_row, lose_metadata])
 def test_an_edited_table_is_refused(

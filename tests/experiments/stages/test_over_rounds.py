@@ -48,6 +48,7 @@ def all_rows(run: Run) -> set[bool | None]:
     return {store.record(key).knowledge.all_rows for key in store.keys()}
 
 
+@pytest.mark.slow
 def test_a_round_does_not_know_of_later_ones(make_run: Make) -> None:
     short, long = (attacked(make_run, f"run-{rounds}", rounds) for rounds in (1, 3))
     assert all_rows(long) == {True}

@@ -18,6 +18,7 @@ def of_run(make_run: Make, federation: Any = None, **options: Any) -> list[Searc
     return [e for cell in run.cells for e in search_errors(cell)]
 
 
+@pytest.mark.slow
 def test_three_steps_of_a_search_miss_what_the_update_tells(make_run: Make) -> None:
     (errors,) = of_run(make_run)  # ridge names no objective, and prior_only has none
     assert (errors.attack, errors.unit) == ("bayes", "nats")
@@ -27,6 +28,7 @@ def test_three_steps_of_a_search_miss_what_the_update_tells(make_run: Make) -> N
     assert errors.excess > 1000
 
 
+@pytest.mark.slow
 def test_under_noise_that_hides_all_the_guess_is_as_likely(make_run: Make) -> None:
     (errors,) = of_run(make_run, defenses=[{"name": "gaussian_noise", "std": 100.0}])
     assert errors.missed > errors.errors == 0

@@ -11,6 +11,7 @@ from fedsim.store.files import read_record, write_json
 from tests.apps.cases import IMAGES, TEXT, Make
 
 
+@pytest.mark.slow
 def test_a_job_that_the_clock_ended_is_called_unfinished_everywhere(make_run: Make) -> None:
     run = make_run(
         IMAGES,

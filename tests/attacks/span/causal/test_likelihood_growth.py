@@ -29,6 +29,7 @@ def grown(victim: Victim, row: int) -> tuple[LikelihoodGrowth, list[int]]:
     return LikelihoodGrowth(tree, network, match, drawn), lines(truth)[0]
 
 
+@pytest.mark.slow
 def test_likelihoods_are_those_of_the_whole_gradient(gpt2: Victim) -> None:
     growth, line = grown(gpt2, 5)
     ids = torch.tensor([line])
@@ -46,6 +47,7 @@ def test_likelihoods_are_those_of_the_whole_gradient(gpt2: Victim) -> None:
         assert float(linear) == pytest.approx(inner, rel=0.02)
 
 
+@pytest.mark.slow
 def test_next_words_are_weighed_by_what_the_prefix_leaves(gpt2: Victim) -> None:
     growth, line = grown(gpt2, 5)
     ranks = []

@@ -84,7 +84,7 @@ def test_a_sentence_that_pays_is_better_than_any_other() -> None:
     assert Grown(True, 1.0, (1,)) > Grown(False, 9.0, (2,)) > Grown(False, 8.0, (3,))
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("found", [0, 1])
 def test_sentences_that_are_not_found_are_the_usual_ones(
     found: int, monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,7 @@ class Stopped(BaseException):
     """As Ctrl-C."""
 
 
-@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "name", "calls"),
     [
