@@ -148,22 +148,6 @@ def test_the_second_stage_goes_on_where_the_first_ended(
 
 
 @pytest.mark.slow
-def test_guess_does_not_depend_on_the_group(
-    victim: Victim, pictures: Pictures, auxiliary: Batch
-) -> None:
-    batches = [pictures(1, 6), pictures(1, 2, seed=1), pictures(2, 3, 3, seed=2)]
-    seen = [victim(batch, client=i)[1] for i, batch in enumerate(batches)]
-    task = victim(batches[0])[0]
-    learned = prepared(QUICK, task, seen[0], auxiliary)
-    attack = replace(QUICK, restarts=2, lanes=3)
-    together = attack.reconstruct(seen, task, [rng(i) for i in range(3)], Job(prepared=learned))
-    assert [recovered.guess.labels.tolist() for recovered in together] == [[6], [2], [3, 3]]
-    for i, recovered in enumerate(together):
-        (alone,) = attack.reconstruct([seen[i]], task, [rng(i)], Job(prepared=learned))
-        torch.testing.assert_close(alone.guess.inputs, recovered.guess.inputs, atol=1e-3, rtol=0)
-
-
-@pytest.mark.slow
 def test_signs_give_more_to_those_who_know_them_and_a_prior(
     victim: Victim, pictures: Pictures, auxiliary: Batch
 ) -> None:

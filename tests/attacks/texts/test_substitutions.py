@@ -13,6 +13,8 @@ from fedsim.tasks.text import TextTask
 from tests.attacks.texts.cases import GPT2, SMALL, attack, mean, quick, several
 from tests.attacks.victims import Countdown, Victim
 
+pytestmark = pytest.mark.slow
+
 SHORT: dict[str, Any] = SMALL | {"steps": 10, "starts": 2, "discrete": "none"}
 
 
@@ -21,7 +23,6 @@ def victim() -> Victim:
     return quick()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("distance", ["cosine", "l2"])
 def test_find_what_a_short_search_misses(victim: Victim, distance: Any) -> None:
     seen, truths = several(victim, [[0], [4], [9]])
@@ -36,7 +37,6 @@ def test_find_what_a_short_search_misses(victim: Victim, distance: Any) -> None:
         assert other.objective < 0.01 * own.objective
 
 
-@pytest.mark.slow
 def test_a_prior_proposes_words_as_well(victim: Victim, tmp_path: Path) -> None:
     network: Any = transformer.build(GPT2, "language-modelling", 3)
     network.save_pretrained(tmp_path)
@@ -47,7 +47,6 @@ def test_a_prior_proposes_words_as_well(victim: Victim, tmp_path: Path) -> None:
     assert mean(attack(victim, lamp, seen), truths) == 1.0
 
 
-@pytest.mark.slow
 def test_find_the_sentences_of_a_batch(victim: Victim) -> None:
     seen, truths = several(victim, [[0, 5]])
     (before,), (after,) = (
@@ -56,7 +55,6 @@ def test_find_the_sentences_of_a_batch(victim: Victim) -> None:
     assert mean([after], truths) > mean([before], truths) + 0.2
 
 
-@pytest.mark.slow
 def test_tries_are_counted_and_the_guess_never_gets_worse(victim: Victim) -> None:
     seen, _ = several(victim, [[0]])
     objectives: list[float] = []
@@ -68,7 +66,6 @@ def test_tries_are_counted_and_the_guess_never_gets_worse(victim: Victim) -> Non
     assert objectives[0] != objectives[-1]
 
 
-@pytest.mark.slow
 def test_stop_at_the_deadline_and_say_so(victim: Victim) -> None:
     # Under noise no text brings the distance to 0.
     seen, _ = several(victim, [[0]], {"name": "gaussian_noise", "std": 0.01})

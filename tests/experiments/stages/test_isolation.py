@@ -25,6 +25,8 @@ from fedsim.errors import FedsimError, StoreError
 from server.app import UtilityMeter
 from tests.apps.cases import IMAGES, TEXT, Make, files_of
 
+pytestmark = pytest.mark.slow
+
 ALWAYS = ("experiment.toml", "provenance.json")
 BOOKS = ("jobs.sqlite*", "jobs.lock")
 """The ledger, which notes the time of day."""
@@ -111,7 +113,6 @@ def done(run: Run) -> dict[str, bytes]:
     return {k: v for k, v in files_of(run.root).items() if not within(k, BOOKS)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_stage_alone_gives_the_files_of_the_whole_run(
     case: str, make_run: Make, stopped_clock: None
@@ -140,7 +141,6 @@ def every_file_is_in_the_table(files: Iterable[str]) -> bool:
     )
 
 
-@pytest.mark.slow
 def test_a_stage_needs_all_that_it_may_read(make_run: Make, stopped_clock: None) -> None:
     """Without one of the places it ends with an error, or leaves other files."""
     base, changes = CASES["images"]
@@ -163,7 +163,6 @@ def test_a_stage_needs_all_that_it_may_read(make_run: Make, stopped_clock: None)
                 assert made != {k: whole.get(k) for k in made} or not made, (stage, pattern)
 
 
-@pytest.mark.slow
 def test_without_the_rows_of_each_client_a_budget_is_not_told(make_run: Make) -> None:
     run = make_run(IMAGES, defenses=[DP], attacks=[{"name": "prior_only"}])
     execute(run, ("simulate", "attack"), quiet=True)
