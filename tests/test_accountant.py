@@ -97,6 +97,7 @@ def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise() -> None:
     assert found(noise=1.1) < found() < found(noise=0.05) < found(noise=5e-4)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("target", [0.5, 8.0, 60.0])
 @pytest.mark.parametrize(("steps", "rate"), [(1, 1.0), (30, 0.125)])
 def test_noise_for_a_budget_spends_it_and_no_more(target: float, steps: int, rate: float) -> None:

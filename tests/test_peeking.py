@@ -55,7 +55,7 @@ PAIRS = sorted(
 )
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_an_attack_guesses_or_says_why_not(
     name: str, kind: Cell, cells: dict[Cell, Path], undisturbed: Undisturbed

@@ -34,6 +34,7 @@ def test_a_hidden_character_is_seen(hidden: str) -> None:
     assert shown == f"a{hidden.encode('unicode_escape').decode()}b"
 
 
+@pytest.mark.slow
 @many
 @given(st.text(st.characters(categories=("L", "N", "P", "S", "M", "Zs"))))
 def test_letters_of_every_script_stay(text: str) -> None:

@@ -60,6 +60,7 @@ def test_an_honest_client_is_consistent(model: str) -> None:
     assert not seen.refuted
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("claim", "table"),
     [

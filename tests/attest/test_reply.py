@@ -74,6 +74,7 @@ def _loss(net: nn.Module, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(net(batch.inputs), batch.labels)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", DEFENSES)
 def test_a_defense_is_named_by_what_it_does(name: str) -> None:
     options, parts = DEFENSES[name]

@@ -65,7 +65,7 @@ def normalises_last(network: nn.Module, block: nn.Module) -> bool:
     return bool((spread - 1).abs().max() < 0.01)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(9)
 @every
 def test_the_factored_gradient_is_that_of_autograd(family: str) -> None:
     row = oracle(FamilyCase.of(family))

@@ -34,6 +34,7 @@ def run(public: object, names: dict[str, object]) -> dict[str, object]:
     return example.globs
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_runs(
     name: str,

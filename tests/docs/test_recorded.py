@@ -18,6 +18,7 @@ from fedsim.store.rows import read_rows, write_rows
 MEASURE = {"measure": "ROUGE-1"}
 
 
+@pytest.mark.slow
 def test_a_run_becomes_a_file_and_the_file_is_renewed(run: Run, results: Path) -> None:
     found = values.values(run)
     new = recorded.record(run, "new", 12.5)
@@ -81,7 +82,6 @@ def test_a_source_tells_several_runs_of_one_file_apart(run: Run, results: Path) 
             assert recorded.record(run, "both", 1.0, [run]).rows == (row,)
 
 
-@pytest.mark.slow
 def test_a_row_of_two_attacks_is_their_paired_difference(run: Run, results: Path) -> None:
     new = recorded.record(run, "new", 1.0)
     means = {row.setting["attack"]: row.mean for row in new.rows if row.measure == "ROUGE-1"}

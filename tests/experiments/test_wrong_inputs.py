@@ -164,7 +164,7 @@ def test_what_python_cannot_parse(
     assert len(line) < 200
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("command", "where", "value", "fix"), COMMANDS, ids=[command[0] for command in COMMANDS]
 )

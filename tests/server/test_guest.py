@@ -224,7 +224,7 @@ def only_honest(folder: Path) -> bool:
     return clients.count(HOSTILE) + counted == ROUNDS and len(clients) + counted == 3 * ROUNDS
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", HOSTILE_REPLIES)
 def test_a_hostile_reply_neither_stops_nor_changes_the_training(name: str, tmp_path: Path) -> None:
     hostile = HOSTILE_REPLIES[name]
@@ -262,6 +262,7 @@ OLD_HOSTILE: dict[str, Callable[[FitRes], None]] = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", OLD_HOSTILE)
 def test_nor_does_one_of_the_older_interface(name: str, tmp_path: Path) -> None:
     hostile = OLD_HOSTILE[name]

@@ -271,6 +271,7 @@ def test_texts_are_joined_by_padding_and_targets_by_what_is_not_predicted() -> N
     assert both.mask.tolist() == [[1, 1, 0], [1, 1, 1]]
 
 
+@pytest.mark.slow
 def test_a_cohort_is_scored_against_all_its_examples(make_run: Make) -> None:
     from attacks.scheduling.ledger import Ledger
     from experiments.console import Console

@@ -110,7 +110,7 @@ def test_every_family(family: str, kind: str, padding: int | str | None) -> None
     same(update.task.gradient(rebuilt, batch), update.observation.received)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(15)
 @pytest.mark.parametrize("padding", [None, END])
 @pytest.mark.parametrize("family", [family for family, kind in CASES if "language" in kind])
 def test_runs_of_fedsim(family: str, padding: int | None, tmp_path: Path) -> None:

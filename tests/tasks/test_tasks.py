@@ -46,6 +46,7 @@ def task_of(model: str, kind: str = "auto", **changes: object) -> Task:
     return make_task(config(model, kind=kind, **changes), rows)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("model", list(MODELS))
 def test_every_built_in_makes_a_task_that_learns(model: str) -> None:
     task = task_of(model)

@@ -135,6 +135,7 @@ def refused(victim: Victim, seen: Observation, film: FILM, reason: str) -> None:
         attack(victim, seen, film)
 
 
+@pytest.mark.slow
 def test_what_film_cannot_attack(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([3], FROZEN)
     refused(gpt2, seen, QUICK, "the client does not send the word embeddings (frozen)")

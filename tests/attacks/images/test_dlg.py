@@ -26,6 +26,7 @@ Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("step_size", [None, 0.5])
 def test_recovers_image_and_label(
     victim: Victim, pictures: Pictures, step_size: float | None

@@ -219,6 +219,7 @@ def test_pruned_updates_give_more_to_those_who_know(bert: Victim) -> None:
     assert aware > mean(attack(bert, LAMP_COS, seen), truths) + 0.15
 
 
+@pytest.mark.slow
 def test_signs_are_read(bert: Victim) -> None:
     seen, truths = several(bert, SINGLE[:2], SIGN)
     assert mean(attack(bert, replace(LAMP_COS, adaptive=True), seen), truths) > 0.25

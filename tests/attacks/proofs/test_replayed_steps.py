@@ -100,6 +100,7 @@ def test_another_option_than_the_clients_proves_nothing(option: Any, gpt2: Victi
     assert not test.proof(lines(truth)).holds
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "other",
     [

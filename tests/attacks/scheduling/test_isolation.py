@@ -151,7 +151,7 @@ def test_there_are_twenty_one_of_them() -> None:
     assert len(OUTCOMES) == 21
 
 
-@pytest.mark.some(15)
+@pytest.mark.some(30)
 @pytest.mark.parametrize("act", OUTCOMES)
 def test_a_plugin_harms_its_own_job_alone(
     act: str, captured: Path, alone: Rows, tmp_path: Path

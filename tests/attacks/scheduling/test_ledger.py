@@ -62,6 +62,7 @@ def test_life_of_a_row(ledger: Ledger, path: Path, jobs: Jobs) -> None:
     assert row.peak_bytes > 0
 
 
+@pytest.mark.slow
 def test_groups_have_a_row_for_each_key(ledger: Ledger, jobs: Jobs) -> None:
     run_serial(jobs("fake_weights") + jobs(cell="other"), ledger)
     keys = [(r.cell, r.label, r.round, r.client) for r in ledger.rows()]

@@ -67,6 +67,7 @@ def test_same_guesses_on_any_engine(run: Run, jobs: Jobs, tmp_path: Path) -> Non
     assert by_ray == expected
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("act", "status", "reason"),
     [

@@ -112,6 +112,7 @@ def test_a_group_that_the_memory_does_not_hold_is_halved(
     assert [r.objective for r in records[:2]] == [r.objective for r in expected[:2]]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_costs_nothing(
     jobs: Jobs, serial: Serial, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,16 +159,6 @@ def test_a_float16_wire_still_yields_every_byte(victim: Victim, pictures: Pictur
     assert error(recovered, batch) < (0.5 / 255) ** 2
 
 
-@pytest.mark.slow
-def test_weights_are_coarser_than_a_gradient(victim: Victim, pictures: Pictures) -> None:
-    batch = pictures(1, 3)
-    errors = {}
-    for step_size in (1.0, 1e-6):
-        task, seen = victim(batch, step_size=step_size)
-        errors[step_size] = error(invert(task, seen), batch)
-    assert errors[1.0] < 1e-8 < 1e-4 < errors[1e-6]
-
-
 class Bent(ImageNetwork):
     """Two convolutions with tanh, one without a bias and one dilated."""
 

@@ -263,6 +263,7 @@ def refused(victim: Victim, seen: Observation, reason: str) -> None:
         victim.attack(seen)
 
 
+@pytest.mark.slow
 def test_updates_of_full_rank_are_refused(mlp: Victim) -> None:
     spoilt: list[dict[str, object]] = [{"name": "sign"}, {"name": "prune", "fraction": 0.9}]
     for defense in spoilt:

@@ -78,6 +78,7 @@ def test_an_empty_sentence_in_the_span_is_no_answer(
     assert overlap(guess, lines(truth)) > 0.5
 
 
+@pytest.mark.slow
 def test_the_first_step_of_adam_is_decoded(gpt2: Victim) -> None:
     seen, truth = gpt2.capture([5], FROZEN, **ADAMW)
     (guess,) = Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], Job())

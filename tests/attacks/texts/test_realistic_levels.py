@@ -92,7 +92,7 @@ def attacked(captures: Callable[[Cell], Path], tmp_path: Path) -> Attacked:
 CASES = [(name, kind) for name, case in ATTACK_CASES.items() for kind in case.cells]
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(8)
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
 def test_at_the_highest_level_an_attack_runs_or_names_what_it_lacks(
     name: str, kind: Cell, attacked: Attacked

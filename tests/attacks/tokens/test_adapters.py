@@ -140,6 +140,7 @@ def test_a_sentence_from_adapters(gpt2: Victim, fresh: Victim, rows: list[int]) 
         assert guess.confidence == ("certified",)
 
 
+@pytest.mark.slow
 def test_a_sentence_of_an_encoder(bert: Victim) -> None:
     seen, truth = bert.capture([5])
     guess = run(bert, seen)

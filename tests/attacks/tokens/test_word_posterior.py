@@ -105,6 +105,7 @@ def test_no_word_is_likely_where_adapters_have_no_room(rank: int) -> None:
         assert not likely_words(traces_of(victim, seen), 1)
 
 
+@pytest.mark.slow
 def test_words_are_likely_where_adapters_have_room() -> None:
     victim, called, right = adapted("tiny-gpt2", 32, 0), 0, 0
     for row in range(6):

@@ -72,7 +72,7 @@ def covered(kind: str, clients: int, runs: int) -> tuple[float, float]:
     return held / max(given, 1), given / runs
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clients", [2, 4, 5, 12])
 def test_intervals_cover_or_are_not_given(kind: str, clients: int) -> None:

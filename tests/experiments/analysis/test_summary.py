@@ -203,6 +203,7 @@ def test_intervals_are_missing_where_there_is_one_example() -> None:
     assert "10.0,,,10.0,10.0" in to_csv(table_of(section, "leakage"))
 
 
+@pytest.mark.slow
 def test_curves_need_two_rounds_and_hold_no_formula_of_the_data() -> None:
     rows = [row(round=n, client=c, value=10.0 + n + c) for n in (1, 2) for c in (0, 1)]
     hostile = [replace(r, attack="$x<&", control="none") for r in rows]

@@ -176,6 +176,7 @@ def test_labels_of_few_clients_keep_a_verdict_open() -> None:
     assert verdict_of(tried(), works(**ADAPTED), labels(6)).word == "labels leak"
 
 
+@pytest.mark.slow
 def test_labels_that_leak_are_a_word_of_their_own() -> None:
     def told(share: float, **more: Any) -> Iterator[ScoreRow]:
         return rows(lambda c, r: float((c + r) % 10 < 10 * share), metric=LABELS, **more)
@@ -201,6 +202,7 @@ def test_labels_that_leak_are_a_word_of_their_own() -> None:
         assert (silent.word, silent.labels, silent.grade) == ("no leak found", None, None)
 
 
+@pytest.mark.slow
 def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
     held = verdict_of(tried(), works(**ADAPTED))
     assert (held.word, held.smallest) == ("no leak found", 0.05)

@@ -92,6 +92,7 @@ def folders(held: Held, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     return {name: str(path) for name, path in found.items()}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("command", "wrong", "fix"), CASES, ids=[case[0] for case in CASES])
 def test_a_mistake_is_answered_in_one_line(
     command: str,

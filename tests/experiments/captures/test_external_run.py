@@ -100,6 +100,7 @@ def test_with_the_truth_the_page_has_a_verdict(captures: Path, said: Said) -> No
     assert set(scores.level) == {""}  # a level is of options that nobody has set
 
 
+@pytest.mark.slow
 def test_the_stages_take_the_run_folder_as_any_other(captures: Path, said: Said) -> None:
     said("attack", captures, "--attacks", "span")
     run = captures / "run"

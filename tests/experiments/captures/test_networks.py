@@ -430,6 +430,7 @@ def test_layers_that_cannot_be_inverted_are_named_with_the_cause(
         fedsim.attack(victim_of(network), "closed_form", quiet=True)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("attack", ["inverting", "dlg", "bayes"])
 def test_a_search_says_which_range_it_took_for_granted(attack: str) -> None:
     options = {} if attack == "bayes" else {"steps": 2}

@@ -41,7 +41,7 @@ LOOPS: list[Any] = [(SGD, 1, {"lr": 0.1}), (SGD, 4, {"lr": 0.1}), (ADAM, 3, {"lr
 PLAIN = r"after: \d+ tensors by name(; its normalisation layers counted \d+ batch(es, .*)?)?"
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(8)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("make", NETS)
 def test_an_ordinary_client_raises_no_doubt_and_no_refusal(make: Any, loop: Any) -> None:

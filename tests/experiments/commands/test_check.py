@@ -191,6 +191,7 @@ def test_a_run_without_the_main_metric_says_so(copied: Path, said: Said) -> None
     assert last.split() == ["no", "defense", "rougeL", "is", "not", "in", "metrics"]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("wrong", "fix"),
     [
@@ -214,6 +215,7 @@ def test_a_wrong_check_names_the_fix(
     assert fix in error
 
 
+@pytest.mark.slow
 def test_nothing_measured_is_no_pass(copied: Path, said: Said) -> None:
     path = copied / "scores.parquet"
     rows = [replace(row, value=None) for row in read_rows(path, ScoreRow)]

@@ -250,6 +250,7 @@ def test_an_attack_that_does_not_work_decides_nothing(tmp_path: Path, said: Said
     assert answer.families[0].tried == ()
 
 
+@pytest.mark.slow
 def test_what_it_can_cost_is_told_first(tmp_path: Path, said: Said) -> None:
     defenses = [{"name": "gaussian_noise", "std": 0.1}, {"name": "prune", "fraction": 0.9}]
     file = write(tmp_path, defenses=defenses)

@@ -45,6 +45,7 @@ def test_the_working_directory_registers_nothing(
         assert registry({}, "fedsim.attacks").keys() == set()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("command", ["list attacks", "attack captures --attacks embedding_rows"])
 def test_a_command_in_a_foreign_folder(command: str, lured: Path, held: Held, said: Said) -> None:
     federate(held, held.model, numbered, lured, model=held.model, tokenizer=held.tokenizer)

@@ -27,6 +27,7 @@ SMALL = {
 T_OF_2 = 4.302653  # 97.5 % of Student's t with two degrees of freedom
 
 
+@pytest.mark.slow
 def test_utility_has_an_interval_and_only_the_seeds_are_attacked(make_run: Make) -> None:
     run = make_run(IMAGES, **SMALL, utility_seeds=[1, 2])
     outcome = execute(run, ("simulate", "attack", "score", "report"), quiet=True)

@@ -69,7 +69,7 @@ def test_a_pursuit_is_done_with_the_true_rows_alone() -> None:
     assert float(begun.shares(atoms[:1], begun.directions)[0]) == 0
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [0, 1])
 def test_a_sentence_has_more_tokens_than_the_adapters_have_rank(row: int) -> None:
     victim = adapted("tiny-gpt2", 5, 20, max_length=14)

@@ -167,6 +167,7 @@ def test_written_twice_and_never_over_files_of_others(
     assert (written / "notes.txt").exists()
 
 
+@pytest.mark.slow
 def test_as_json(copied: Path, said: Said) -> None:
     table = json.loads(said("evidence", copied, "--json")[1])
     assert table["attacks"][0]["objective"] == "data reconstruction"
