@@ -17,7 +17,6 @@ from experiments.plan.config import ExperimentConfig
 from experiments.preview.describe import Option, manual
 from experiments.preview.manuals import CATALOGS
 from experiments.stages.coverage import Coverage
-from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
 from fedsim.config.section import ConfigSection
 from fedsim.records import JobRecord, ScoreRow, SimulationRecord, UtilityRow
@@ -47,7 +46,6 @@ RECORDS: dict[str, type[Any]] = {
     "scores.parquet": ScoreRow,
     "utility.parquet": UtilityRow,
     "coverage.parquet": Coverage,
-    "updates.parquet": UpdateRow,
     "captures/round-0001/client-0003.json": CaptureRecord,
     "captures/task.json": TaskSpec,
     "guesses/<attack>/round-0001-client-0003.json": JobRecord,

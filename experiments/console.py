@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console as RichConsole
@@ -54,12 +53,7 @@ class Console:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

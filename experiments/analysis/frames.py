@@ -13,13 +13,6 @@ from fedsim.store.files import Data
 from fedsim.store.rows import columns
 
 
-class FamilyKey(NamedTuple):
-    """All strengths of one defense in one setting."""
-
-    setting: str
-    defense: str
-
-
 class DefenseInSetting(NamedTuple):
     """One defense in one setting; the cells under it differ in their seeds alone.
 

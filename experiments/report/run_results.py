@@ -19,7 +19,6 @@ from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown, read_gallery
 from experiments.stages.progress import scored_progress
 from experiments.stages.search_errors import read_searches
-from experiments.stages.updates import UpdateRow
 from fedsim.api.run import RunFolder
 from fedsim.config.cell import CellConfig
 from fedsim.records import ScoreRow
@@ -40,7 +39,6 @@ class RunResults:
         foreign: the captures are another application's.
         members: scores of the attacks that infer membership.
         coverage: rows recovered so far, by round.
-        updates: their norms.
         limits: of ``fedsim limits``; None before it was run.
         budgets: what replies tell at most, by cell.
         audits: of ``fedsim audit``; none before it was run.
@@ -55,7 +53,6 @@ class RunResults:
     foreign: bool
     members: Sequence[ScoreRow]
     coverage: Sequence[Coverage]
-    updates: Sequence[UpdateRow]
     limits: LimitsRecord | None
     budgets: Mapping[str, BudgetLimit]
     audits: Sequence[AuditRow]
@@ -75,7 +72,6 @@ class RunResults:
             cells={name: self.cells[name] for name in names},
             members=[row for row in self.members if row.cell in mine],
             coverage=[row for row in self.coverage if row.cell in mine],
-            updates=[row for row in self.updates if row.cell in mine],
             limits=limits,
             budgets={name: limit for name, limit in self.budgets.items() if name in mine},
             audits=[row for row in self.audits if row.cell in mine],
@@ -111,7 +107,6 @@ def read_results(run: Path, findings: Findings, *, examples: bool) -> RunResults
         foreign=any(from_elsewhere(run / name / "captures") for name in cells),
         members=folder.membership,
         coverage=folder.rows("coverage", Coverage),
-        updates=folder.rows("updates", UpdateRow),
         limits=limits,
         budgets=budgets(run, cells, limits),
         audits=audit.rows if audit else (),

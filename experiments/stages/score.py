@@ -21,7 +21,6 @@ from experiments.stages.coverage import EXACT, Coverage, coverage
 from experiments.stages.donors import Donor, donors_of
 from experiments.stages.gallery import gallery, write_gallery
 from experiments.stages.search_errors import SEARCHES, SearchErrors, search_errors
-from experiments.stages.updates import UpdateRow, updates
 from experiments.stages.utility import defense_of, utility
 from fedsim.api.guesses import NOT_YET, StoredGuess, matched, read_guess
 from fedsim.api.victims import Victims
@@ -49,7 +48,7 @@ _CACHED = 256
 
 
 def score(run: Run, console: Console) -> list[str]:
-    """Write scores, coverage, updates and utility, each as a Parquet file.
+    """Write scores, coverage and utility, each as a Parquet file.
 
     Beside them the gallery, which alone holds private examples. Returns the reason of each job that
     the machine interrupted and that is therefore left out, as are those that were not started.
@@ -62,9 +61,7 @@ def score(run: Run, console: Console) -> list[str]:
         scores = [row for scorer in scorers for row in scorer.rows()]
         shown = list(gallery(run.cells, scores))
     pooled = {cell.name for cell in run.cells if cell.config.federation.cohort > 1}
-    norms = [row for cell in run.cells for row in updates(Victims(cell))]
     write_rows(run.root / "coverage.parquet", Coverage, coverage(scores, pooled))
-    write_rows(run.root / "updates.parquet", UpdateRow, norms)
     write_rows(run.root / "scores.parquet", ScoreRow, scores)
     searched = [errors for cell in run.cells for errors in search_errors(cell)]
     write_rows(run.root / SEARCHES, SearchErrors, searched)

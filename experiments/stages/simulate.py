@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -26,26 +25,15 @@ from fedsim.types import Rows, joined
 _APP = "clients.app:app"
 
 
-class Simulator:
+class Simulator(ExitStack):
     """Trains cells one after another, in the same client processes where they run on Ray.
 
     With ``engine = "ray"`` a Ray cluster must have been started.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._workers: dict[tuple[int, float], Any] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Simulator:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.close()
 
     def simulate(self, cell: Cell, on_round: Callable[[int], None] | None = None) -> None:
         """Train one cell from its first round; a half-done simulation is thrown away.
@@ -79,7 +67,7 @@ class Simulator:
 
         if (count, gpus) not in self._workers:
             workers = Workers(_APP, count, gpus)
-            self._stack.callback(workers.close)
+            self.callback(workers.close)
             self._workers[count, gpus] = workers
         return self._workers[count, gpus]
 

@@ -44,6 +44,8 @@ TEXT_MODELS: dict[str, Path] = {
     "tiny-gpt2": Path(__file__).parent / "tiny_gpt2",
     "transformer3": Path(__file__).parent / "transformer3",
 }
+"""Their tokenizers were trained on the built-in sentences without names and numbers, so that these
+have no token of their own, by ``fedsim/models/vocabulary.py`` of commit a9ce149f."""
 
 TOKENIZERS: dict[str, str] = {"transformer3": "tiny-gpt2"}
 """Built-in text models without a tokenizer of their own -> the model whose tokenizer they use."""

@@ -19,7 +19,7 @@ from fedsim.visible import redacted
 
 _SOURCES = (
     *("experiment.toml", "summary.json", "findings.json"),
-    *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
+    *("scores.parquet", "utility.parquet", "coverage.parquet"),
     *("membership.parquet", "limits.json", "audit.json"),
 )
 

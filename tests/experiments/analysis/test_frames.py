@@ -6,7 +6,8 @@ import math
 import random
 
 from experiments.analysis.frames import VictimKey, by_status, frame, jobs, score_frame, victims
-from experiments.stages.updates import UpdateRow
+from fedsim.records import ScoreRow
+from fedsim.store.rows import columns
 from tests.experiments.analysis.cases import row
 
 SETTINGS = {"c0": "batch_size=4"}
@@ -34,10 +35,8 @@ def test_a_missing_value_is_not_a_nan() -> None:
 
 
 def test_optional_numbers_stay_whole_numbers() -> None:
-    labels = enumerate((None, 7))
-    rows = [UpdateRow(cell="c0", round=1, client=c, norm=1.0, label=x) for c, x in labels]
-    assert frame(rows, UpdateRow).label.tolist() == [None, 7]
-    assert frame([], UpdateRow).columns.tolist() == list(UpdateRow.model_fields)
+    assert frame([row(row=None), row(row=7)], ScoreRow).row.tolist() == [None, 7]
+    assert frame([], ScoreRow).columns.tolist() == list(columns(ScoreRow))
 
 
 def test_a_job_counts_once_however_many_metrics_it_has() -> None:

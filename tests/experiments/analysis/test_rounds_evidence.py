@@ -1,12 +1,8 @@
-"""What a report says over rounds: the union of recovered rows, the trend, and the updates' norm."""
+"""What a report says over rounds: the union of recovered rows, and limits of its cells."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-
-import pytest
-import torch
 
 from attacks.feasibility import Feasibility
 from experiments.analysis.findings import TaskFindings
@@ -14,10 +10,7 @@ from experiments.bounds.records import LimitsRecord, RankLimit
 from experiments.report.result_tables import appendix, coverage_table
 from experiments.report.tables import Number
 from experiments.stages.coverage import Coverage, coverage
-from experiments.stages.updates import UpdateRow, norm_of
-from fedsim.knowledge import Knowledge
 from fedsim.records import ScoreRow
-from fedsim.store.capture import CaptureKey, Observation
 from tests.experiments.analysis.cases import cell, only_section, row
 from tests.experiments.report.cases import results_of
 
@@ -55,28 +48,6 @@ def test_the_union_is_over_clients_and_remembers_who_sits_out() -> None:
     assert coverage_table(section, reversed(covered)) == table
     never = [replace(r, value=WRONG) for r in ROWS if r.metric == "mse"]
     assert coverage_table(section, coverage(never)).rows == ()
-
-
-def test_the_norm_is_that_of_the_whole_update() -> None:
-    sent = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[5.0]]), "n": torch.tensor([3])}
-    reply = {"a": torch.tensor([4.0, 2.0]), "b": torch.tensor([[1.0]]), "n": torch.tensor([9])}
-    key = CaptureKey(round=1, client=0)
-    weights = Observation(key, sent, reply, "weights", Knowledge())
-    assert norm_of(weights) == pytest.approx(5.0)
-    gradient = Observation(key, sent, reply, "gradient", Knowledge())
-    assert norm_of(gradient) == pytest.approx(math.sqrt(16 + 4 + 1))
-
-
-def test_norms_by_class_are_of_single_examples() -> None:
-    norms = ((0, 2.0, 7), (1, 4.0, 7), (2, 1.0, 3), (3, 9.0, None))
-    rows = [
-        UpdateRow(cell="c0", round=1, client=client, norm=norm, label=label)
-        for client, norm, label in norms
-    ]
-    table = appendix(results_of({"c0": cell()}, updates=rows))["Updates by class"]
-    assert table.columns[-3:] == ("updates", "class 3", "class 7")
-    assert table.cells[0][-3:] == [3, Number(1.0), Number(3.0)]
-    assert appendix(results_of({"c0": cell()}, updates=rows[3:])) == {}
 
 
 def test_limits_stand_in_the_chapter_of_their_cells() -> None:

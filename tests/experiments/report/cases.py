@@ -22,7 +22,7 @@ from fedsim.records import STATUSES, AttackKey, Modality
 
 def results_of(cells: Mapping[str, CellConfig], **given: Any) -> RunResults:
     """What a run came to of which only the given is known."""
-    rows = ("members", "coverage", "updates", "audits", "examples")
+    rows = ("members", "coverage", "audits", "examples")
     nothing: dict[str, Any] = dict.fromkeys(rows, ())
     nothing |= {"name": "run", "provenance": {}, "partial": ""}
     nothing |= {"findings": Findings(sections=()), "limits": None, "budgets": {}, "foreign": False}

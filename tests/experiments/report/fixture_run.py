@@ -14,7 +14,6 @@ import torch
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import Shown, ranks, write_gallery
 from experiments.stages.png import png
-from experiments.stages.updates import UpdateRow
 from fedsim.metrics import METRICS
 from fedsim.records import ScoreRow, UtilityRow
 from fedsim.store.files import write_json
@@ -194,14 +193,7 @@ def make_run(folder: Path, *, shuffle: bool = False) -> Path:
     write_rows(folder / "scores.parquet", ScoreRow, rows)
     write_rows(folder / "utility.parquet", UtilityRow, utility)
     write_rows(folder / "coverage.parquet", Coverage, coverage(rows))
-    norms = [
-        UpdateRow(cell=cell, round=round_, client=client, norm=3.0 / round_)
-        for cell in sorted({row.cell for row in rows})
-        for round_ in range(1, ROUNDS + 1)
-        for client in range(CLIENTS)
-    ]
     write_gallery(folder, list(examples()))
-    write_rows(folder / "updates.parquet", UpdateRow, norms)
     for task in ATTACKS:
         for defense in DEFENSES:
             write_json(folder / f"{task}.{defense[0]}" / "cell.json", cell_of(task, defense))

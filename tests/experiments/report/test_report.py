@@ -185,7 +185,7 @@ def test_a_missing_file_is_named_by_what_judges(name: str, fault: str, tmp_path:
 @pytest.mark.parametrize(
     "name",
     [
-        *("coverage.parquet", "updates.parquet", "gallery/examples.parquet"),
+        *("coverage.parquet", "gallery/examples.parquet"),
         "provenance.json",
     ],
 )

@@ -15,7 +15,6 @@ import pytest
 import fedsim
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown
-from experiments.stages.updates import UpdateRow
 from fedsim.errors import StoreError
 from fedsim.records import ScoreRow, UtilityRow
 from fedsim.store.rows import frame_of, read_rows, write_rows
@@ -25,7 +24,6 @@ TABLES: dict[str, type[Any]] = {
     "scores.parquet": ScoreRow,
     "utility.parquet": UtilityRow,
     "coverage.parquet": Coverage,
-    "updates.parquet": UpdateRow,
     "gallery/examples.parquet": Shown,
 }
 KINDS = {kind: name for name, kind in TABLES.items()}

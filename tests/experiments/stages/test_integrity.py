@@ -143,7 +143,7 @@ def test_a_table_is_a_whole_file(run: Run, tmp_path: Path) -> None:
         read_rows(path, UtilityRow)
 
 
-def test_a_report_needs_its_norms(run: Run) -> None:
-    (run.root / "updates.parquet").unlink()
-    with pytest.raises(StoreError, match=r"updates\.parquet: the file is missing"):
+def test_a_report_needs_its_coverage(run: Run) -> None:
+    (run.root / "coverage.parquet").unlink()
+    with pytest.raises(StoreError, match=r"coverage\.parquet: the file is missing"):
         execute(run, ("report",), quiet=True)
