@@ -67,7 +67,7 @@ SURVEY = (
     Column(name="education", low=1, high=7),
     Column(name="income", low=1, high=24),
 )
-"""Of the built-in table, see ``fedsim.data.survey``."""
+"""Of the built-in table, see ``fedsim.data.builtin``."""
 
 
 def encoded(columns: Sequence[Column], values: Tensor) -> Tensor:

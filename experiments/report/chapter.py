@@ -14,8 +14,8 @@ from experiments.report.brackets import Bracket, brackets
 from experiments.report.curves import curves
 from experiments.report.figures import Figure
 from experiments.report.first_screen import changes, costs, worst
+from experiments.report.gallery import Lineup, lineups
 from experiments.report.limit_tables import budget_table
-from experiments.report.lineup import Lineup, lineups
 from experiments.report.naming import place_of
 from experiments.report.pareto import pictures
 from experiments.report.result_tables import appendix, coverage_table, defense_table, tables

@@ -23,7 +23,7 @@ from experiments.plan.entries import entries
 from experiments.plan.folder import Run, earlier_commits
 from experiments.stages.donors import Donor, control_label, donors_of
 from experiments.stages.png import png
-from fedsim.api.live import FILE, Forming, LiveRecord
+from fedsim.api.ledger import FILE, Forming, LiveRecord
 from fedsim.errors import FedsimError
 from fedsim.records import CONTROLS, PRIOR_ONLY, shown
 from fedsim.store.capture import CaptureKey

@@ -6,8 +6,7 @@ costs neither torch nor pandas.
 
 from fedsim.api.cell import CellFolder, StoredCell
 from fedsim.api.findings import DOUBTFUL, Findings, WorstPerson
-from fedsim.api.ledger import LedgerRow
-from fedsim.api.live import Forming
+from fedsim.api.ledger import Forming, LedgerRow
 from fedsim.api.run import Run, RunFolder
 from fedsim.errors import ConfigError, FedsimError, StoreError
 from fedsim.records import JobRecord, ScoreRow

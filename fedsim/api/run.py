@@ -20,8 +20,7 @@ if TYPE_CHECKING:  # pandas and pyarrow are imported with the first table
     import pandas as pd
 
     from fedsim.api.findings import Findings
-    from fedsim.api.ledger import LedgerRow
-    from fedsim.api.live import Forming
+    from fedsim.api.ledger import Forming, LedgerRow
     from fedsim.records import ScoreRow, UtilityRow
 
 R = TypeVar("R")
@@ -131,7 +130,7 @@ class RunFolder:
     @property
     def forming(self) -> dict[str, Forming]:
         """The running jobs by the name of their first capture; none when no command is at work."""
-        from fedsim.api.live import read_live
+        from fedsim.api.ledger import read_live
 
         return read_live(self.root)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from fedsim.config.build import build, registry
 from fedsim.defenses.ats import Ats
-from fedsim.defenses.base import Defense
+from fedsim.defenses.base import Defense, NoDefense
 from fedsim.defenses.censor import Censor
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.clip import Clip
@@ -19,7 +19,6 @@ from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.ghost import Ghost
 from fedsim.defenses.local_dp import LocalDp
 from fedsim.defenses.mixup import Mixup
-from fedsim.defenses.none import NoDefense
 from fedsim.defenses.optimal_noise import OptimalNoise
 from fedsim.defenses.percentile_privacy import PercentilePrivacy, SvtPrivacy
 from fedsim.defenses.pfgd import Pfgd

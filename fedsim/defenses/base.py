@@ -332,3 +332,12 @@ class StagedDefense(Defense):
     def changes_update(self) -> bool:
         """True at stage ``client``."""
         return self.stage == "client"
+
+
+@dataclass(frozen=True)
+class NoDefense(Defense):
+    """Sends the undefended update; the model, the batch and the update stay unchanged."""
+
+    family: ClassVar[DefenseFamily] = "baseline"
+    run_by: ClassVar[str] = "nobody"
+    known: ClassVar[str] = "There is nothing to know."

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from fedsim.config.named_code import function_of
 from fedsim.errors import ConfigError
 from fedsim.models.network import ImageNetwork, copied
+from fedsim.process import without_checkpoints
 from fedsim.tasks.base import Network, Task, TaskSpec
-from fedsim.tasks.checkpoints import without_checkpoints
 from fedsim.tasks.given_transformer import is_transformer, transformer_task, unwrapped
 from fedsim.tasks.images import ImageClassification
 from fedsim.tasks.inputs import InputForm, Range

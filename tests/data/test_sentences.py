@@ -7,8 +7,8 @@ import re
 import pytest
 
 from fedsim import seeds
+from fedsim.data.builtin import Sentences, _fill
 from fedsim.data.rows import load_rows
-from fedsim.data.sentences import Sentences, _fill
 
 
 def _texts(split: str) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedsim.columns import SURVEY, decoded, encoded
 from fedsim.config.cell import TaskConfig
+from fedsim.data.builtin import Survey
 from fedsim.data.rows import load_rows
-from fedsim.data.survey import Survey
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples
 from fedsim.metrics.match import nothing

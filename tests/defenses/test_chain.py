@@ -10,14 +10,13 @@ from torch import nn
 from fedsim.config import build as building
 from fedsim.config.build import build, options_of
 from fedsim.defenses import DEFENSES, build_chain
-from fedsim.defenses.base import Defense
+from fedsim.defenses.base import Defense, NoDefense
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.clip import Clip
 from fedsim.defenses.dp_client import DpClient, DpServer
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
-from fedsim.defenses.none import NoDefense
 from fedsim.defenses.prune import Prune
 from fedsim.defenses.quantize import Quantize
 from fedsim.defenses.sign import Sign

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from fedsim.data import sentences
+from fedsim.data import builtin
 from fedsim.models import TEXT_MODELS, TOKENIZERS
 
-SENTENCES = Path(sentences.__file__).with_name("sentences.json")
+SENTENCES = Path(builtin.__file__).with_name("sentences.json")
 
 
 @pytest.mark.parametrize("name", sorted(TEXT_MODELS))

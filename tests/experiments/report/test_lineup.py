@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.analysis.evidence import Reached
-from experiments.report.lineup import Lineup, lineups
+from experiments.report.gallery import Lineup, lineups
 from experiments.stages.gallery import Shown
 from fedsim.config.cell import CellConfig
 from tests.experiments.report.cases import ADAPTIVE, NOISE, estimate, section, verdict

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.api.ledger import read_ledger
-from fedsim.data.sentences import Sentences
+from fedsim.data.builtin import Sentences
 from fedsim.process import machine
 from fedsim.records import ScoreRow
 from fedsim.store.rows import read_rows, write_rows

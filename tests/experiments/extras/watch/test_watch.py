@@ -32,8 +32,7 @@ from experiments.extras.watch.server import SCRIPT, Feed, Server, _draw, page, s
 from experiments.extras.watch.state import CurveKey, Glimpse, State, Watcher
 from experiments.stages.attack import Live
 from fedsim.api import Run
-from fedsim.api.ledger import locked, read_ledger
-from fedsim.api.live import FILE, read_live
+from fedsim.api.ledger import FILE, locked, read_ledger, read_live
 from fedsim.errors import StoreError
 from fedsim.records import TRAINING, ScoreRow
 from fedsim.store.capture import CaptureKey
