@@ -30,9 +30,8 @@ from benchmarks.trees_federation import (
 )
 from docs.measured import RESULTS, made_here
 from experiments.extras.trees.clients import Victim, victims
-from experiments.extras.trees.facts import Facts, read_facts
 from experiments.extras.trees.search import Guess, search
-from experiments.extras.trees.sums import leaves_of
+from experiments.extras.trees.sums import Facts, leaves_of, read_facts
 from experiments.extras.trees.table import Rows, Schema, filled, intervals, score, shuffled
 from fedsim.visible import say
 

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from experiments.extras.trees.clients import Reply
-from experiments.extras.trees.forest import Array
-from experiments.extras.trees.reading import read_forest
+from experiments.extras.trees.forest import Array, read_forest
 from experiments.extras.trees.table import Rows
 from fedsim.api import ConfigError
 

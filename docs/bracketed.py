@@ -16,8 +16,7 @@ from experiments.plan.config import find
 from experiments.plan.folder import Run
 from experiments.preview.manuals import opening
 from experiments.report.brackets import Bracket, brackets, budgets, read_limits
-from experiments.wording.defense_names import defense_name
-from experiments.wording.names import show
+from experiments.wording.names import defense_name, show
 from fedsim.store.files import read_json, read_record
 
 _BOUNDS = ("blind guess", "reached", "at least", "at most", "at most if Gaussian")

@@ -13,7 +13,7 @@ from experiments.decision.question import FOLDER
 from experiments.decision.wording import bracket, measured
 from experiments.plan.config import find
 from experiments.preview.manuals import opening
-from experiments.wording.defense_names import compact
+from experiments.wording.names import compact
 from fedsim.store.files import read_json, read_record
 
 UNTOLD = "cannot be told"

@@ -26,8 +26,7 @@ from experiments.plan.folder import Run
 from experiments.report.figures import INK
 from experiments.report.gallery import data_uri, mark, words
 from experiments.stages.gallery import Shown, ranks, read_gallery
-from experiments.wording.defense_names import defense_name, spoken
-from experiments.wording.names import title
+from experiments.wording.names import defense_name, spoken, title
 from fedsim.records import MAIN, PRIOR_ONLY, Modality
 from fedsim.store.files import read_record
 

@@ -19,8 +19,7 @@ from experiments.bounds.audit import AuditRecord
 from experiments.plan.folder import Run
 from experiments.report.naming import attack_label, attack_name, named_place, unit_of
 from experiments.stages.search_errors import read_searches
-from experiments.wording.defense_names import defense_name
-from experiments.wording.names import settings, title, told_apart
+from experiments.wording.names import defense_name, settings, title, told_apart
 from fedsim.config.cell import CellConfig
 from fedsim.metrics import METRICS
 from fedsim.records import STATUSES

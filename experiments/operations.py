@@ -22,13 +22,12 @@ from experiments.plan.cells import Cell
 from experiments.plan.config import Plan
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
-from experiments.stages.attack import jobs
-from experiments.stages.donors import donors_of
+from experiments.stages.attack import donors_of, jobs
 from experiments.stages.integrity import check_cell
 from experiments.stages.utility import defense_of
 from experiments.wording.names import settings, told_apart, utility_unit
 from fedsim.config.build import build, registry
-from fedsim.data.splits import Split
+from fedsim.data.rows import Split
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
 from fedsim.process import one_thread

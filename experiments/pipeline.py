@@ -17,7 +17,7 @@ from experiments.plan.folder import Run, RunStage, note_provenance
 from experiments.stages.attack import Attackers, attackers
 from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
-from fedsim.api.unfinished import continuation
+from fedsim.api.run import continuation
 from fedsim.errors import ConfigError, StoreError
 from fedsim.records import shown
 from fedsim.store.files import remove_temporaries

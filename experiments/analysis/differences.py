@@ -15,10 +15,8 @@ from experiments.analysis.findings import HEADLINE, Findings, TaskFindings
 from experiments.analysis.frames import DefenseInSetting, score_frame
 from experiments.analysis.paired import Scored, Values, difference, scored
 from experiments.analysis.summary import SectionKey
-from experiments.wording.defense_names import defense_name, spoken
-from experiments.wording.names import differing, show, title, told_apart
-from fedsim.api.run import RunFolder
-from fedsim.api.unfinished import to_report
+from experiments.wording.names import defense_name, differing, show, spoken, title, told_apart
+from fedsim.api.run import RunFolder, to_report
 from fedsim.config.build import suggest
 from fedsim.errors import ConfigError, StoreError
 from fedsim.store.files import Data, read_record

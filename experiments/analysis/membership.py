@@ -12,8 +12,7 @@ import numpy as np
 from experiments.analysis.frames import VictimKey
 from experiments.analysis.paired import Values, difference, estimate
 from experiments.analysis.statistics import Estimate
-from experiments.wording.defense_names import defense_name
-from experiments.wording.names import show, title, told_apart
+from experiments.wording.names import defense_name, show, title, told_apart
 from fedsim.config.cell import CellConfig
 from fedsim.records import OTHER_CLIENT, SECOND_CLIENT, AttackKey, ScoreRow
 from fedsim.store.files import Record

@@ -39,9 +39,8 @@ from experiments.analysis.statistics import Direction, summary
 from experiments.plan.config import VerdictRule
 from experiments.stages.coverage import THRESHOLDS
 from experiments.stages.search_errors import SearchErrors
-from experiments.wording.defense_names import defense_name
 from experiments.wording.epsilons import Epsilons
-from experiments.wording.names import natural, settings
+from experiments.wording.names import defense_name, natural, settings
 from fedsim.config.build import registry
 from fedsim.config.cell import CellConfig
 from fedsim.errors import ConfigError

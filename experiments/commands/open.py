@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from experiments.browser import show_page
 from experiments.commands.parameters import RunFolder
-from fedsim.api.run import check_version
-from fedsim.api.unfinished import to_report
+from fedsim.api.run import check_version, to_report
 from fedsim.errors import StoreError
 from fedsim.visible import say
 

@@ -33,7 +33,7 @@ from experiments.commands.show import show
 from experiments.invocation import Invocation, folder_of
 from experiments.plan.config import find
 from experiments.plan.folder import STAGES, RunStage
-from fedsim.api.unfinished import continuation
+from fedsim.api.run import continuation
 from fedsim.errors import ConfigError, Interrupted, Terminated
 from fedsim.visible import say
 

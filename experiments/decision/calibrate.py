@@ -44,8 +44,7 @@ from experiments.stages.attack import Attackers, attackers
 from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
 from experiments.stages.utility import spent
-from experiments.wording.defense_names import NO_DEFENSE
-from experiments.wording.names import options
+from experiments.wording.names import NO_DEFENSE, options
 from fedsim.api.victims import Victims
 from fedsim.records import MAIN, PRIOR_ONLY, AttackKey
 from fedsim.store.files import remove_temporaries

@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.plan.cells import chain_tables
 from experiments.plan.config import ExperimentConfig
-from experiments.wording.defense_names import defense_name
+from experiments.wording.names import defense_name
 from fedsim.config.build import build, registry, suggest
 from fedsim.defenses import DEFENSES
 from fedsim.defenses.base import Defense

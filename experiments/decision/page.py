@@ -25,8 +25,7 @@ from experiments.report.figures import (
     legend_below,
 )
 from experiments.report.templates import render
-from experiments.wording.defense_names import NO_DEFENSE, compact
-from experiments.wording.names import title
+from experiments.wording.names import NO_DEFENSE, compact, title
 from fedsim.store.files import write_bytes, write_json
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from experiments.decision.answer import Answer, Cost, FamilyAnswer, ReachedTarge
 from experiments.decision.targets import parse_targets, unit_of
 from experiments.report.tables import Number, Table, Value, to_terminal
 from experiments.wording.catalogue import sentence
-from experiments.wording.defense_names import compact
-from experiments.wording.names import show, title
+from experiments.wording.names import compact, show, title
 
 
 def targets_of(answer: Answer) -> tuple[Target, ...]:

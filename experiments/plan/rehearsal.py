@@ -11,11 +11,10 @@ from experiments.plan.config import ExperimentConfig
 from fedsim.config.build import registry
 from fedsim.config.cell import CaptureConfig, CellConfig, TaskConfig
 from fedsim.config.setting import Setting, load_setting
-from fedsim.data.columns import find_label, label_candidates
 from fedsim.data.holdings import fresh_rows
 from fedsim.data.partition import partition
 from fedsim.data.rows import is_builtin
-from fedsim.data.tables import locate, open_tables
+from fedsim.data.tables import find_label, label_candidates, locate, open_tables
 from fedsim.defenses import build_chain
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS

@@ -19,8 +19,7 @@ from experiments.report.naming import attack_label, named_place, useful
 from experiments.report.register import register, untried
 from experiments.report.statements import stated
 from experiments.wording.catalogue import sentence
-from experiments.wording.defense_names import spoken
-from experiments.wording.names import title
+from experiments.wording.names import spoken, title
 from experiments.wording.threat import threat_model
 from fedsim.api.findings import (
     DOUBTFUL,

@@ -12,8 +12,7 @@ from experiments.report.naming import named_place
 from experiments.report.run_results import RunResults
 from experiments.report.tables import Number
 from experiments.wording.catalogue import Said, say, sentence
-from experiments.wording.defense_names import cell_defense, defense_name
-from experiments.wording.names import natural, settings, show, title
+from experiments.wording.names import cell_defense, defense_name, natural, settings, show, title
 from fedsim.records import FRESH_ROW
 
 

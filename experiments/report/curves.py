@@ -24,8 +24,7 @@ from experiments.report.figures import (
     strokes,
 )
 from experiments.report.naming import attack_name
-from experiments.wording.defense_names import defense_name
-from experiments.wording.names import title
+from experiments.wording.names import defense_name, title
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY
 
 if TYPE_CHECKING:

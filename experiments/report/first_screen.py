@@ -19,8 +19,7 @@ from experiments.report.statements import where
 from experiments.report.tables import Number
 from experiments.stages.gallery import Shown
 from experiments.wording.catalogue import Said, say, sentence, sentences
-from experiments.wording.defense_names import defense_name
-from experiments.wording.names import show, title, utility_unit
+from experiments.wording.names import defense_name, show, title, utility_unit
 from experiments.wording.prose import capital, counted
 from fedsim.records import AttackKey
 

@@ -17,8 +17,7 @@ from experiments.analysis.findings import TaskFindings
 from experiments.report.naming import attack_label
 from experiments.stages.gallery import LINED_UP, Shown, ranks
 from experiments.wording.catalogue import sentence
-from experiments.wording.defense_names import defense_name
-from experiments.wording.names import title
+from experiments.wording.names import defense_name, title
 from fedsim.config.cell import CellConfig
 from fedsim.visible import visible
 

@@ -16,7 +16,7 @@ from experiments.analysis.held import Errors, surely
 from experiments.analysis.paired import Scored, is_attack, scored
 from experiments.report.details import phrase, phrases
 from experiments.report.statements import show_smallest, word_of
-from experiments.wording.defense_names import defense_name, spoken
+from experiments.wording.names import defense_name, spoken
 from experiments.wording.prose import counted
 
 Compared: TypeAlias = Literal["bound", "mean"]

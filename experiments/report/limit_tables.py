@@ -15,8 +15,7 @@ from experiments.report.brackets import Bracket, bracket, brackets
 from experiments.report.tables import Number, Table, Value, to_terminal
 from experiments.stages.search_errors import SearchErrors, read_searches
 from experiments.wording.catalogue import sentence
-from experiments.wording.defense_names import defense_name
-from experiments.wording.names import settings, title, told_apart
+from experiments.wording.names import defense_name, settings, title, told_apart
 from fedsim.store.files import read_record
 
 SettingNames: TypeAlias = Mapping[str, str]

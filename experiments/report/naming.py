@@ -9,9 +9,8 @@ from experiments.analysis.statistics import Difference, Estimate
 from experiments.analysis.verdicts import LABELS
 from experiments.report.tables import Number
 from experiments.wording.catalogue import sentence
-from experiments.wording.defense_names import NO_DEFENSE, defense_name
 from experiments.wording.epsilons import Epsilons
-from experiments.wording.names import title, told_apart, utility_unit
+from experiments.wording.names import NO_DEFENSE, defense_name, title, told_apart, utility_unit
 from fedsim.records import AttackKey
 
 

@@ -36,8 +36,7 @@ from experiments.report.statements import certainty, overall, word_of
 from experiments.report.tables import Table, to_csv
 from experiments.report.templates import SCRIPT
 from experiments.wording.catalogue import say, sentence
-from experiments.wording.defense_names import defense_name, family, short_options
-from experiments.wording.names import title
+from experiments.wording.names import defense_name, family, short_options, title
 from experiments.wording.prose import capital, counted, listed
 from experiments.wording.threat import ThreatModel, shared_protocol, withheld
 from fedsim.records import PRIOR_ONLY, STATUSES

@@ -15,8 +15,7 @@ from experiments.plan.folder import Run
 from experiments.preview.manuals import CATALOGS
 from experiments.report.naming import attack_label, named_place
 from experiments.report.tables import Number
-from experiments.wording.defense_names import defense_name, spoken
-from experiments.wording.names import options, settings, title
+from experiments.wording.names import defense_name, options, settings, spoken, title
 from fedsim.api.findings import Objective, Tested
 from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow
 from fedsim.visible import redacted

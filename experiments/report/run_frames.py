@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsim.api.run import Run
-from fedsim.api.unfinished import to_report
+from fedsim.api.run import Run, to_report
 from fedsim.errors import StoreError
 from fedsim.store.files import read_record
 

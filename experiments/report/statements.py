@@ -17,8 +17,7 @@ from experiments.analysis.statistics import FEW
 from experiments.report.details import details, share
 from experiments.report.naming import name_of, things, unit_of_main
 from experiments.wording.catalogue import Said, say, sentence
-from experiments.wording.defense_names import defense_name
-from experiments.wording.names import title
+from experiments.wording.names import defense_name, title
 from experiments.wording.prose import capital, counted, listed
 
 MOST = 3

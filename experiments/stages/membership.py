@@ -12,7 +12,7 @@ from torch import Tensor
 
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
-from experiments.stages.donors import Donor
+from experiments.stages.attack import Donor
 from experiments.stages.score import Scorer, controls
 from fedsim.api.guesses import read_scores
 from fedsim.api.victims import Victims

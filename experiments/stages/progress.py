@@ -9,7 +9,7 @@ from experiments.plan.folder import Run
 from experiments.stages.attack import jobs
 from experiments.stages.integrity import check_cell
 from fedsim.api.ledger import read_ledger
-from fedsim.api.unfinished import continuation
+from fedsim.api.run import continuation
 from fedsim.errors import StoreError
 from fedsim.records import STATUSES, JobRecord
 from fedsim.store.capture import read_keyed

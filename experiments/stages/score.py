@@ -17,8 +17,8 @@ from experiments.plan.cells import Cell
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.plan.levels import level_of
+from experiments.stages.attack import Donor, donors_of
 from experiments.stages.coverage import EXACT, Coverage, coverage
-from experiments.stages.donors import Donor, donors_of
 from experiments.stages.gallery import gallery, write_gallery
 from experiments.stages.search_errors import SEARCHES, SearchErrors, search_errors
 from experiments.stages.utility import defense_of, utility

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from experiments.plan.levels import level_of
 from experiments.wording.catalogue import sentence
-from experiments.wording.defense_names import cell_defense
-from experiments.wording.names import natural, title
+from experiments.wording.names import cell_defense, natural, title
 from experiments.wording.prose import counted
 from fedsim.config.cell import CaptureConfig, CellConfig, TaskConfig
 from fedsim.config.federation import FederationConfig

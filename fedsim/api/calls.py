@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from experiments.report.gallery import words as words
     from experiments.report.templates import render as render
     from experiments.stages.gallery import content as content
-    from experiments.wording.defense_names import defense_name as defense_name
-    from experiments.wording.defense_names import spoken as spoken
+    from experiments.wording.names import defense_name as defense_name
     from experiments.wording.names import show as show
+    from experiments.wording.names import spoken as spoken
     from experiments.wording.names import title as title
 
 _NAMES = {
@@ -61,8 +61,7 @@ _NAMES = {
     "experiments.report.gallery": "words",
     "experiments.report.templates": "render",
     "experiments.stages.gallery": "content",
-    "experiments.wording.defense_names": "defense_name spoken",
-    "experiments.wording.names": "show title",
+    "experiments.wording.names": "defense_name show spoken title",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

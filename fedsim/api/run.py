@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedsim.api.cell import StoredCell
-from fedsim.api.unfinished import continuation, to_report
 from fedsim.config.toml_source import read_toml
 from fedsim.errors import ConfigError, StoreError
 from fedsim.store.files import SCHEMA, Record, digest, read_bytes, read_json, read_record
 from fedsim.store.plain_files import check_folder
 
-if TYPE_CHECKING:  # pandas and pyarrow are imported with the first table
+if TYPE_CHECKING:
     import pandas as pd
 
     from fedsim.api.findings import Findings
     from fedsim.api.ledger import Forming, LedgerRow
     from fedsim.records import ScoreRow, UtilityRow
+
 
 R = TypeVar("R")
 D = TypeVar("D", bound=Record)
@@ -249,3 +249,31 @@ def read_provenance(root: Path) -> dict[str, Any]:
 def seal_of(table: dict[str, Any]) -> str:
     """Hash of a provenance."""
     return digest(json.dumps(table, sort_keys=True).encode())
+
+
+def continuation(root: Path) -> str:
+    """What finishes a run, and what shows how far it got if there is something to show.
+
+    A sentence each. Scores need every cell trained and some guess; what is not attacked yet is
+    counted on their page as partial.
+
+    Args:
+        root: its folder.
+    """
+    if (root.resolve().parent / "run.json").exists():  # another application's, which has no stages
+        stage = "score" if any(root.glob("*/guesses/*/*.json")) else "attack"
+        truth = " --truth FOLDER, if the private examples are known" if stage == "score" else ""
+        return f"Run fedsim {stage} {root.parent}{truth}."
+    cells = [path.parent for path in root.glob("*/cell.json")]
+    trained = all((cell / "simulation.json").exists() for cell in cells)
+    going_on = f"Run fedsim run {root} to finish it."
+    if not (trained and any(root.glob("*/guesses/*/*.json"))):
+        return going_on
+    return f"{going_on} To see how far it got: fedsim score {root} && fedsim report {root}."
+
+
+def to_report(root: Path) -> str:
+    """What makes the report of a run that has none: of its scores, or of all that is left."""
+    if (root / "scores.parquet").exists():
+        return f"Run fedsim report {root} first."
+    return continuation(root)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fedsim import seeds
 from fedsim.config.cell import AuxiliaryConfig, CellConfig, TaskConfig
-from fedsim.data.rows import is_builtin, load_rows, split_sizes
-from fedsim.data.splits import Split
+from fedsim.data.rows import Split, is_builtin, load_rows, split_sizes
 from fedsim.data.tables import locate
 from fedsim.errors import ConfigError
 from fedsim.types import Rows

@@ -1,8 +1,13 @@
 """Registry of the metrics."""
 
 from fedsim.metrics.base import Metric
-from fedsim.metrics.images import MeanSquaredError, PeakSignalToNoise, StructuralSimilarity
-from fedsim.metrics.lpips import PerceptualDistance, PerceptualDistanceVGG
+from fedsim.metrics.images import (
+    MeanSquaredError,
+    PeakSignalToNoise,
+    PerceptualDistance,
+    PerceptualDistanceVGG,
+    StructuralSimilarity,
+)
 from fedsim.metrics.rouge import (
     Bleu,
     Rouge1,

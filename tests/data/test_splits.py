@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedsim.data.splits import Split
+from fedsim.data.rows import Split
 from fedsim.errors import ConfigError
 
 

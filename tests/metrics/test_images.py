@@ -9,8 +9,12 @@ from torch import Tensor
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples
-from fedsim.metrics.images import StructuralSimilarity, clamped
-from fedsim.metrics.lpips import PerceptualDistance, PerceptualDistanceVGG
+from fedsim.metrics.images import (
+    PerceptualDistance,
+    PerceptualDistanceVGG,
+    StructuralSimilarity,
+    clamped,
+)
 from fedsim.types import Batch
 
 

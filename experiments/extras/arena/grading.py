@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from experiments.extras.arena.answers import check_answer
 from experiments.extras.arena.records import (
     BUNDLE,
     GRADE,
@@ -21,6 +20,7 @@ from experiments.extras.arena.records import (
     Submission,
 )
 from experiments.extras.arena.sealing import commitments
+from experiments.extras.arena.submitting import check_answer
 from fedsim import __version__
 from fedsim.api import Run, StoredCell
 from fedsim.api.calls import (

@@ -19,7 +19,7 @@ from experiments.extras.arena.records import BUNDLE, MINUTES, SECRET, Bundle, Ru
 from fedsim import __version__
 from fedsim.api import Run, StoredCell
 from fedsim.api.calls import attack_captures, check_run, without_null
-from fedsim.data.splits import Split
+from fedsim.data.rows import Split
 from fedsim.errors import ConfigError, StoreError
 from fedsim.records import MAIN, PRIOR_ONLY
 from fedsim.seeds import SECRET_BITS
@@ -221,6 +221,11 @@ def new_salts(truth: TruthStore) -> dict[str, tuple[str, ...]]:
 
 def commitments(truth: TruthStore, salts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """The commitments to all rows of a truth folder, sorted.
+
+        commitment = SHA-256(salt | name of the capture | place in the batch | tensors of the row)
+
+    With 32 random bytes of salt a commitment says nothing about its row, however few rows a data
+    set has, and no other row can be found that opens it.
 
     Raises:
         StoreError: the salts are not those of these rows.

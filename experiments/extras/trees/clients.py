@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.extras.trees.forest import Array, Cells, Forest, Tree
-from experiments.extras.trees.reading import read_forest
+from experiments.extras.trees.forest import Array, Cells, Forest, Tree, read_forest
 from fedsim.api import ConfigError
 from fedsim.store.capture import CaptureStore
 

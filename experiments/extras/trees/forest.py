@@ -1,14 +1,18 @@
-"""Trees as arrays, the cells that all thresholds cut the feature space into, and their leaves."""
+"""Trees as arrays, read from a message of XGBoost, and the cells that their thresholds cut."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from experiments.extras.trees import ubjson
+from fedsim.api import ConfigError
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -126,3 +130,132 @@ def _joined(parts: Sequence[Array]) -> Array:
 def _thresholds(trees: Sequence[Tree], feature: int) -> Array:
     values = [tree.value[(tree.feature == feature) & ~tree.is_leaf] for tree in trees]
     return np.unique(np.concatenate([*values, np.empty(0, np.float32)]))
+
+
+LARGEST = 2**20
+"""Nodes of a message. A message of this size takes some seconds and a gigabyte to read; half and
+double of it read the same models of the tests."""
+_OTHERS = {
+    b"CBM1": "a CatBoost model",
+    b"tree\nversion": "a LightGBM model",
+    b"\x80": "a pickle, as of scikit-learn's gradient boosting, which may run code when it is read",
+}
+_SENT = "Send a model of XGBoost as JSON or UBJSON."
+_OBJECTIVES = ("binary:logistic", "reg:squarederror")
+
+
+def read_forest(data: bytes, place: str) -> Forest:
+    """The trees of a message.
+
+    Args:
+        data: what ``Booster.save_raw("json")`` or ``save_raw("ubj")`` gives.
+        place: names the message in errors.
+
+    Raises:
+        ConfigError: it is another kind of message, or a tree that cannot be.
+    """
+    for start, name in _OTHERS.items():
+        if data.startswith(start):
+            raise ConfigError(f"{place}: {name}. {_SENT}")
+    try:
+        said = json.loads(data) if data[:2].strip() in (b'{"', b"{") else ubjson.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{place}: is no JSON and no UBJSON ({error}). {_SENT}") from None
+    if isinstance(said, dict) and "oblivious_trees" in said:
+        raise ConfigError(f"{place}: a CatBoost model. {_SENT}")
+    try:
+        return _forest(said, place)
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        fault = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{place}: is no model of XGBoost ({fault}). {_SENT}") from None
+
+
+def _forest(said: Mapping[str, Any], place: str) -> Forest:
+    learner = said["learner"]
+    booster, parameters = learner["gradient_booster"], learner["learner_model_param"]
+    objective = learner["objective"]["name"]
+    if booster["name"] != "gbtree":
+        raise ConfigError(f"{place}: the booster is {booster['name']!r}. Send one of gbtree.")
+    if objective not in _OBJECTIVES or int(parameters.get("num_class", 0)) > 1:
+        known = ", ".join(_OBJECTIVES)
+        raise ConfigError(f"{place}: the objective is {objective!r}. Send a model of {known}.")
+    trees = booster["model"]["trees"]
+    if (nodes := sum(len(tree["left_children"]) for tree in trees)) > LARGEST:
+        raise ConfigError(f"{place}: has {nodes:,} nodes, and {LARGEST:,} are read. Send fewer.")
+    features = int(parameters["num_feature"])
+    names = tuple(learner.get("feature_names") or (f"f{k}" for k in range(features)))
+    if not 0 < features <= LARGEST or len(names) != features:
+        raise ConfigError(f"{place}: has {features} features and {len(names)} names. Mend it.")
+    return Forest(
+        objective=objective,
+        base_score=_base_score(parameters.get("base_score")),
+        names=names,
+        trees=tuple(_tree(tree, features, f"{place}: tree {k}") for k, tree in enumerate(trees)),
+    )
+
+
+def _base_score(said: str | None) -> float | None:
+    """In the unit of the prediction; newer versions write a list of one."""
+    value = float(said.strip("[]")) if said else float("nan")
+    return value if np.isfinite(value) else None
+
+
+def _tree(said: Mapping[str, Any], features: int, place: str) -> Tree:
+    if np.any(np.asarray(said.get("split_type", 0))):
+        raise ConfigError(f"{place}: splits by sets of categories. Send one of numeric splits.")
+    if int(said["tree_param"].get("size_leaf_vector", 1)) > 1:
+        raise ConfigError(f"{place}: has leaves of several values. Send one of single values.")
+    left = np.asarray(said["left_children"], np.int64)
+    kept = _reached(left, np.asarray(said["right_children"], np.int64), place)
+    number = np.full(len(left) + 1, -1)
+    number[kept] = np.arange(len(kept))
+    columns = {
+        key: np.asarray(said[key], np.float32)[kept]
+        for key in ("split_conditions", "sum_hessian", "base_weights", "loss_changes")
+        if key in said and len(said[key]) == len(left)
+    }
+    tree = Tree(
+        left=number[left[kept]],
+        right=number[np.asarray(said["right_children"], np.int64)[kept]],
+        feature=np.where(left[kept] < 0, 0, np.asarray(said["split_indices"], np.int64)[kept]),
+        value=columns["split_conditions"],
+        missing_left=np.asarray(said["default_left"], bool)[kept],
+        hessian=_given(columns.get("sum_hessian")),
+        weight=_given(columns.get("base_weights")),
+        gain=_given(columns.get("loss_changes")),
+    )
+    _check(tree, features, place)
+    return tree
+
+
+def _given(values: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
+    """None where the field was taken out, or all of it is one number: no sums are equal."""
+    return values if values is not None and (len(values) == 1 or np.ptp(values) != 0) else None
+
+
+def _reached(left: Any, right: Any, place: str) -> Any:  # noqa: ANN401
+    """Nodes below the root, parents first; pruning leaves others behind."""
+    order, level = [], np.zeros(1, np.int64)
+    seen = np.zeros(len(left), bool)
+    while len(level):
+        if seen[level].any() or len(np.unique(level)) < len(level):
+            raise ConfigError(f"{place}: a node has two parents, or is its own. Mend the tree.")
+        seen[level] = True
+        order.append(level)
+        inner = level[left[level] >= 0]
+        level = np.concatenate([left[inner], right[inner]])
+        if len(level) and not 0 < level.min() <= level.max() < len(left):
+            raise ConfigError(f"{place}: a child is no node of the tree. Mend the tree.")
+    return np.concatenate(order)
+
+
+def _check(tree: Tree, features: int, place: str) -> None:
+    if not np.isfinite(tree.value).all():
+        raise ConfigError(f"{place}: a threshold or leaf is not finite. Mend the tree.")
+    if not 0 <= tree.feature.min() <= tree.feature.max() < features:
+        raise ConfigError(f"{place}: splits by a feature that is not there. Mend the tree.")
+    if tree.hessian is not None and not (tree.hessian >= 0).all():  # NaN as well
+        raise ConfigError(f"{place}: a sum of hessians is negative or no number. Mend the tree.")
+    for name, given in (("base weight", tree.weight), ("gain", tree.gain)):
+        if given is not None and not np.isfinite(given).all():
+            raise ConfigError(f"{place}: a {name} is not finite. Mend the tree.")

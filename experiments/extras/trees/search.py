@@ -18,9 +18,8 @@ from functools import cache
 import numpy as np
 
 from experiments.extras.trees.clients import Victim
-from experiments.extras.trees.facts import Facts
 from experiments.extras.trees.forest import Array, Cells
-from experiments.extras.trees.sums import Leaves, leaves_of
+from experiments.extras.trees.sums import Facts, Leaves, leaves_of
 
 _HALF = 1 << 21
 """Sums of one half of a leaf's kinds; memory grows with it, and what can be solved with its log."""

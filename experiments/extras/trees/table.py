@@ -157,7 +157,13 @@ class Score:
 
 
 def score(truth: Rows, guess: Rows, schema: Schema, tolerance: float = TOLERANCE) -> Score:
-    """Score guesses; if there are fewer than rows, what lacks counts as wrong."""
+    """Score guesses, one a private row; if there are fewer, what lacks counts as wrong.
+
+    The measure is that of TimberStrike (arXiv 2506.07605) and TabLeak: a number counts within .319
+    of the column's deviation, a category if it is equal, and guesses are assigned so that most
+    values count. This assignment reads the truth, and gives much to whoever knows the columns
+    alone: guesses drawn from each column by itself are the baseline.
+    """
     private, guessed = truth.matrix, guess.matrix
     wrong = np.zeros((len(private), len(guessed)), np.int16)
     categories = [*schema.few, len(np.unique(truth.labels)) <= 2]

@@ -14,7 +14,7 @@ from fedsim.visible import say
 
 if TYPE_CHECKING:
     from experiments.extras.trees.clients import Victim
-    from experiments.extras.trees.facts import Facts
+    from experiments.extras.trees.sums import Facts
 
 
 def trees(
@@ -66,8 +66,8 @@ def _attack(
     seconds: float,
 ) -> dict[str, Any]:
     """Attack a client, write its rows to ``out``, and score them against ``truth``."""
-    from experiments.extras.trees.facts import read_facts
     from experiments.extras.trees.search import search
+    from experiments.extras.trees.sums import read_facts
     from experiments.extras.trees.table import Schema, filled, intervals, read_table, write_rows
 
     names, name = victim.head.names, f"client-{victim.client}.csv"

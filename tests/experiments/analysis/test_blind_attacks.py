@@ -16,7 +16,7 @@ from attacks.observed.prior import usual_text
 from experiments.analysis.summary import summarise
 from experiments.console import Console
 from experiments.pipeline import execute
-from experiments.stages.donors import Donor, donors
+from experiments.stages.attack import Donor, donors
 from experiments.stages.score import score
 from fedsim.metrics.sentences import overlap
 from fedsim.metrics.tokens import Tokens

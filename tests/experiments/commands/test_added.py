@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from experiments.commands.added import EXTRAS, GROUP
+from experiments.commands.help_page import EXTRAS, GROUP
 from experiments.origin import PACKAGES
 from tests.apps.cases import IMAGES, merge
 from tests.experiments.conftest import Said

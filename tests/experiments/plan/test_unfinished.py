@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments import pipeline
-from fedsim.api.unfinished import continuation, to_report
+from fedsim.api.run import continuation, to_report
 from fedsim.errors import Terminated
 from tests.apps.mistakes import BASE
 from tests.experiments.conftest import Said

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from experiments.pipeline import execute
-from experiments.stages.attack import jobs
-from experiments.stages.donors import Donor, Facts, donors
+from experiments.stages.attack import Donor, Facts, donors, jobs
 from experiments.stages.score import guessed_for_others, nearest_for_others
 from fedsim.knowledge import Knowledge
 from fedsim.metrics.tokens import Tokens

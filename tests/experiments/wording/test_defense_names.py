@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.wording.defense_names import (
+from experiments.wording.names import (
     compact,
     defense_name,
     family,

@@ -17,7 +17,7 @@ from experiments.extras.arena.submitting import submit_attack, submit_guesses
 from experiments.operations import SEED_BITS, secret_settings
 from experiments.plan.config import Plan, parse_experiment
 from fedsim.api import Run
-from fedsim.data.splits import Split
+from fedsim.data.rows import Split
 from fedsim.errors import StoreError
 from fedsim.store.files import hashes, read_record, save_tensors, write_json
 from fedsim.types import Tensors

@@ -14,8 +14,8 @@ from benchmarks import bench_trees
 from benchmarks.bench_trees import Case, measured
 from benchmarks.trees_federation import bagging, grown, masked, split, stroke_like
 from experiments.extras.trees.clients import from_captures, victims
-from experiments.extras.trees.facts import read_facts
-from experiments.extras.trees.reading import read_forest
+from experiments.extras.trees.forest import read_forest
+from experiments.extras.trees.sums import read_facts
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid
 from tests.experiments.conftest import Said

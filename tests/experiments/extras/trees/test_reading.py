@@ -9,8 +9,7 @@ import pytest
 
 from experiments.extras.trees import ubjson
 from experiments.extras.trees.clients import Reply, Victim, victims
-from experiments.extras.trees.forest import Cells
-from experiments.extras.trees.reading import LARGEST, read_forest
+from experiments.extras.trees.forest import LARGEST, Cells, read_forest
 from experiments.extras.trees.sums import leaves_of
 from experiments.extras.trees.table import Rows
 from fedsim.api import ConfigError

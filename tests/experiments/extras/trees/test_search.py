@@ -12,9 +12,9 @@ from scipy.optimize import linear_sum_assignment
 from benchmarks.bench_trees import by_leaf
 from benchmarks.trees_federation import bagging, noisy_leaves
 from experiments.extras.trees.clients import Reply, Victim, victims
-from experiments.extras.trees.facts import read_facts
-from experiments.extras.trees.reading import read_forest
+from experiments.extras.trees.forest import read_forest
 from experiments.extras.trees.search import Guess, search
+from experiments.extras.trees.sums import read_facts
 from experiments.extras.trees.table import Rows, Schema, filled, intervals, score, shuffled
 from fedsim.api import ConfigError
 from tests.experiments.conftest import Said
