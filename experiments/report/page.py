@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ from experiments.analysis.summary import metric_classes
 from experiments.console import Console
 from experiments.preview.manuals import CATALOGS
 from experiments.report import templates
-from experiments.report.chapter import Chapter
+from experiments.report.beyond import inferences_of
+from experiments.report.chapter import Chapter, chapter_of
 from experiments.report.details import was_refused
 from experiments.report.footer import footer, glossary, metric_terms
 from experiments.report.naming import (
@@ -126,7 +128,7 @@ def environment() -> Environment:
         each.__name__: each
         for each in (
             *(attack_name, bare_name, null_of, number, reached, useful, unit_of, shown_metrics),
-            *(defense_name, family, short_options, word_of, outcomes),
+            *(defense_name, family, short_options, word_of, outcomes, by_place, inferences_of),
         )
     }
     return pages
@@ -177,6 +179,11 @@ def simulated(chapters: Sequence[Chapter]) -> tuple[Lines, list[Lines]]:
     return common, [[x for x in chapter.threat.protocol if x not in common] for chapter in chapters]
 
 
+def by_place(section: TaskFindings) -> list[list[Result]]:
+    """The results of each defense and setting, in order."""
+    return [list(some) for _, some in groupby(section.results, key=lambda result: result.place)]
+
+
 def outcomes(result: Result) -> list[tuple[str, int, str]]:
     """(status, jobs, reason) for each reason, those that differ in their numbers as one."""
     groups: dict[tuple[str, str], list[Problem]] = {}
@@ -222,7 +229,7 @@ def write_report(
     if not redact:
         make_private(folder)
     chapters = [
-        Chapter(number, section, results.of(section.cells))
+        chapter_of(number, section, results.of(section.cells))
         for number, section in enumerate(sections, 1)
     ]
     body = render(results, chapters, redact=redact, folder=folder.name)
@@ -251,11 +258,18 @@ def _write_files(folder: Path, chapters: Sequence[Chapter], partial: str, *, red
     """Tables and figures, and nothing that an earlier report left."""
     for part in ("tables", "figures"):
         shutil.rmtree(folder / part, ignore_errors=True)
-    for table in pooled([(chapter.section, chapter.all_tables) for chapter in chapters]):
+    for table in pooled(
+        [
+            (chapter.section, [*chapter.tables.values(), *chapter.extras.values()])
+            for chapter in chapters
+        ]
+    ):
         fit = table.more(**{"jobs run": partial}) if partial else table
         fit = fit.mapped(redacted) if redact else fit
         write_bytes(folder / "tables" / f"{table.name}.csv", to_csv(fit).encode())
-    for figure in (figure for chapter in chapters for figure in chapter.all_figures):
+    for figure in (
+        figure for chapter in chapters for figure in (*chapter.pictures, *chapter.figures)
+    ):
         path, svg = folder / "figures" / f"{figure.name}.svg", figure.svg
         if redact and redacted(svg) != svg:
             svg = redacted(svg)  # and no picture of pixels, in which the path would stand

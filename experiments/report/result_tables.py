@@ -10,11 +10,10 @@ import pandas as pd
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Leakage, Result, TaskFindings
 from experiments.analysis.frames import ATTACK, PLACE, DefenseInSetting, frame
-from experiments.bounds.records import LimitsRecord
 from experiments.report.beyond import Inferences, inferences_of
 from experiments.report.brackets import Bracket
 from experiments.report.details import phrases
-from experiments.report.limit_tables import rank_table, success_table
+from experiments.report.limit_tables import budget_table, rank_table, success_table
 from experiments.report.naming import (
     attack_label,
     attack_name,
@@ -262,14 +261,16 @@ def _statistics(measured: Leakage) -> dict[str, Value]:
     }
 
 
-def appendix(results: RunResults) -> dict[str, Table]:
+def appendix(results: RunResults, known: Iterable[Bracket] = ()) -> dict[str, Table]:
     """Heading -> table, for one chapter; what ``fedsim limits`` wrote is of the first seed."""
-    limits = results.limits or LimitsRecord(ranks=(), successes=(), budgets=())
-    ranks, successes = limits.ranks, limits.successes
+    if (limits := results.limits) is None:
+        return {}
+    ranks, successes, brackets = limits.ranks, limits.successes, list(known)
     runs = {limit.cell: limit.run for limit in (*ranks, *successes)}
     labels = settings({name: results.cells[name] for name in runs}, runs)
     tables = {
         "Whether exact attacks can work": rank_table(ranks, labels),
         "How often a guess can be right": success_table(successes, labels),
+        "How close a reconstruction can come": budget_table(brackets, settings(results.cells, {})),
     }
     return {heading: table.filled for heading, table in tables.items() if table.rows}
