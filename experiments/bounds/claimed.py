@@ -52,22 +52,16 @@ class Stated(ConfigSection):
         Raises:
             ConfigError: a key does not exist, or its value cannot be.
         """
-        table: dict[str, Any] = {}
+        table: dict[str, object] = {}
         for part in text.split(","):
             key, _, value = (word.strip() for word in part.partition("="))
             if key not in cls.model_fields:
                 raise ConfigError(
                     f"--claim: {key!r} is none of it. {suggest(key, cls.model_fields)}"
                 )
-            try:
-                table[key] = int(value) if key == "releases" else float(value)
-            except ValueError:
-                raise ConfigError(
-                    f"--claim: {part.strip()!r} is no number. Write "
-                    '--claim "epsilon=8, delta=1e-5".'
-                ) from None
+            table[key] = value
         try:
-            return cls.model_validate(table)
+            return cls.model_validate_strings(table)
         except ValidationError as error:
             raise ConfigError(explain(error, "--claim")) from None
 

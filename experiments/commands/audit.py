@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,14 +15,7 @@ from fedsim.errors import ConfigError
 from fedsim.visible import say
 
 if TYPE_CHECKING:
-    from experiments.bounds.claimed import ClaimVerdict
-
-
-class Released(Enum):
-    """What the noise of a stranger's client or server covers."""
-
-    REPLIES = "replies"
-    MODELS = "models"
+    from experiments.bounds.claimed import ClaimVerdict, Released
 
 
 def audit(
@@ -40,8 +32,9 @@ def audit(
         Path | None, typer.Option(help="foreign captures: folder that canary_mod wrote")
     ] = None,
     released: Annotated[
-        Released, typer.Option(help="foreign captures: what is covered by noise")
-    ] = Released.REPLIES,
+        Literal["replies", "models"],
+        typer.Option(help="foreign captures: what is covered by noise"),
+    ] = "replies",
     confidence: Annotated[
         float | None,
         typer.Option(min=0.5, max=0.99999, help="--claim: level of all bounds together, or .95"),
@@ -116,6 +109,6 @@ def _claimed(
             f"{folder}: the canaries are needed. Plant them by fedsim.canary_mod in a test "
             "federation, and pass its folder: --planted FOLDER."
         )
-    trial = trial_of_captures(captures_of(folder), planted, released.value)
-    seen = "every reply" if released is Released.REPLIES else "the model after every round"
+    trial = trial_of_captures(captures_of(folder), planted, released)
+    seen = "every reply" if released == "replies" else "the model after every round"
     return judged(trial, stated, "rounds", seen, level)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
 from experiments.commands.captures import Loss, Model
 from experiments.commands.parameters import Json, RunFolder
 from experiments.report.run_frames import load
-from fedsim.config.build import explain, nearest, suggest
+from fedsim.config.build import explain, named_number, nearest, suggest
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 
@@ -24,13 +22,6 @@ if TYPE_CHECKING:
 
 _EFFECTS = ("psnr", "rouge")
 """Smallest effects of ``[verdict]``."""
-
-
-class Compare(Enum):
-    """What ``fedsim check`` holds to a limit."""
-
-    BOUND = "bound"
-    MEAN = "mean"
 
 
 def check(
@@ -66,8 +57,9 @@ def check(
     model: Model = None,
     loss: Loss = None,
     compare: Annotated[
-        Compare, typer.Option(help="what is held to a limit: the 95 % bound or the mean")
-    ] = Compare.BOUND,
+        Literal["bound", "mean"],
+        typer.Option(help="what is held to a limit: the 95 % bound or the mean"),
+    ] = "bound",
     defense: Annotated[str | None, typer.Option(help="check the cells of this defense")] = None,
     as_json: Json = False,
 ) -> None:
@@ -84,9 +76,12 @@ def check(
     from experiments.attest.gate import unmet
     from experiments.report.gate import ScoreLimit, broken
 
-    limits = [ScoreLimit(*_limit(text), most=True) for text in most or []]
-    limits += [ScoreLimit(*_limit(text), most=False) for text in least or []]
-    effects = dict(map(_limit, smallest or []))
+    limits = [
+        ScoreLimit(*named_number(text, flag, "rouge1=.3"), most=flag == "--max")
+        for flag, texts in (("--max", most), ("--min", least))
+        for text in texts or []
+    ]
+    effects = dict(named_number(text, "--smallest", "rouge=.3") for text in smallest or [])
     if not limits and verbatim is None and not effects:
         if attest:
             _end(unmet(run, attest, model, loss), len(attest), as_json)
@@ -110,7 +105,7 @@ def check(
         broken(
             sides,
             limits,
-            compare=compare.value,
+            compare=compare,
             verbatim=verbatim,
             smallest=bool(effects),
             defense=defense,
@@ -142,17 +137,6 @@ def _judged(run: Path, effects: dict[str, float]) -> Findings:
     except ValidationError as error:
         raise ConfigError(explain(error, "--smallest")) from None
     return judged(run, rules)
-
-
-def _limit(text: str) -> tuple[str, float]:
-    name, _, written = text.partition("=")
-    try:
-        value = float(written)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ConfigError(f"{text!r}: no limit. Write metric=value, e.g. rouge1=0.3.")
-    return name, value
 
 
 def _check_side(limit: ScoreLimit, metric: type[Metric]) -> None:

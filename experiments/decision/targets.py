@@ -12,7 +12,7 @@ from experiments.analysis.held import RANGES, SHARES, Target
 from experiments.analysis.statistics import FEW, clopper_pearson, paired_difference
 from experiments.decision.answer import Cost
 from experiments.plan.cells import Cell
-from fedsim.config.build import registry, suggest
+from fedsim.config.build import named_number, registry, suggest
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
@@ -27,7 +27,7 @@ def parse_targets(texts: Iterable[str], share: float) -> tuple[Target, ...]:
         ConfigError: nothing is to be held, a metric is unknown or named twice, or a value is not in
             its range.
     """
-    pairs = (_pair(text, "--hold", "rouge1=.2") for text in texts)
+    pairs = (named_number(text, "--hold", "rouge1=.2") for text in texts)
     targets = tuple(_target(*pair, share) for pair in pairs)
     if not targets:
         raise ConfigError("--hold: nothing is to be held. Write --hold verbatim=0, for example.")
@@ -45,7 +45,7 @@ def parse_costs(texts: Iterable[str]) -> dict[str, float]:
     """
     limits: dict[str, float] = {}
     for text in texts:
-        name, value = _pair(text, "--lose", "accuracy=.02")
+        name, value = named_number(text, "--lose", "accuracy=.02")
         if name not in UTILITY:
             raise ConfigError(f"--lose {name}: is no measure of utility. {suggest(name, UTILITY)}")
         if name in limits:
@@ -108,17 +108,6 @@ def clients_needed(target: Target, error: float) -> int:
 
 def _metrics() -> dict[str, type[Metric]]:
     return registry(METRICS, "fedsim.metrics")
-
-
-def _pair(text: str, flag: str, example: str) -> tuple[str, float]:
-    name, _, written = text.partition("=")
-    try:
-        value = float(written)
-    except ValueError:
-        value = math.nan
-    if not name or not math.isfinite(value):
-        raise ConfigError(f"{flag} {text!r}: expected name=number, e.g. {flag} {example}.")
-    return name, value
 
 
 def _target(name: str, value: float, share: float) -> Target:

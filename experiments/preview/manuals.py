@@ -223,10 +223,6 @@ def _of_texts(folder: Path) -> str:
     return f"A small {kind} with random weights and a tokenizer of {tokens} tokens."
 
 
-if __name__ == "__main__":
-    FILE.write_text(json.dumps(from_classes(), indent=1) + "\n", "utf-8")
-
-
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -341,3 +337,7 @@ def counts() -> dict[str, str]:
         what: sum(not name.startswith("<") for name in find()) for what, find in CATALOGS.items()
     }
     return {what: f"{count} of them: fedsim list {what}" for what, count in named.items()}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(from_classes(), indent=1) + "\n", "utf-8")

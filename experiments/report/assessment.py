@@ -15,7 +15,7 @@ from experiments.bounds.audit import AuditRecord, AuditRow
 from experiments.plan.folder import Run
 from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of
 from experiments.report.details import share
-from experiments.report.naming import attack_label, named_place, useful
+from experiments.report.naming import attack_label, named_place, spoken_place, useful
 from experiments.report.register import register, untried
 from experiments.report.statements import stated
 from experiments.wording.catalogue import sentence
@@ -95,7 +95,7 @@ class Assessment:
         """What the numbers leave open; nothing here is a judgement of harm."""
         for section in self.sections:
             for verdict in section.evidence.verdicts:
-                where = _where(section, verdict)
+                where = f"{spoken_place(verdict.place)}, {section.dataset}"
                 for risk in _open(verdict):
                     yield Risk(risk=risk, source=f"verdict on {where}")
                 if verdict.rows != "leaks" and verdict.clients:
@@ -122,11 +122,6 @@ def _open(verdict: Verdict) -> Iterator[str]:
         yield f"{verdict.word.capitalize()}{grade}."
     if verdict.rows in ("not decided", "not attacked"):
         yield sentence(f"risk.{verdict.rows}")
-
-
-def _where(section: TaskFindings, verdict: Verdict) -> str:
-    setting, defense = named_place(verdict.place)
-    return f"{spoken(defense)}{f' at {setting}' if setting else ''}, {section.dataset}"
 
 
 def _conclusions(section: TaskFindings) -> Iterator[Conclusion]:

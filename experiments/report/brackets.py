@@ -88,12 +88,6 @@ class Bracket:
         return f"{show(self.limit.nats)} nats: {self.limit.source}"
 
 
-def read_limits(run: Path) -> LimitsRecord | None:
-    """What ``fedsim limits`` wrote; None before it was run."""
-    path = run / "limits.json"
-    return read_record(path, LimitsRecord) if path.exists() else None
-
-
 def budgets(
     run: Path, cells: Mapping[str, CellConfig], limits: LimitsRecord | None
 ) -> dict[str, BudgetLimit]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from experiments.analysis.statistics import FEW
 from experiments.plan.folder import STAGES
+from experiments.preview.manuals import first_sentence
 from experiments.stages.coverage import THRESHOLDS
 from experiments.wording.catalogue import terms
 from experiments.wording.names import duration, option, title
@@ -23,12 +23,6 @@ def footer(provenance: Mapping[str, Any]) -> dict[str, Any]:
         "cost": cost(provenance),
         "provenance": [(key, redacted(value)) for key, value in provenance_lines(provenance)],
     }
-
-
-def summary(metric: type[Metric]) -> str:
-    """The first paragraph of the metric's docstring, which is one sentence."""
-    said = inspect.cleandoc(metric.__doc__ or "").replace("``", "")
-    return " ".join(said.partition("\n\n")[0].split())
 
 
 def provenance_lines(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -76,4 +70,8 @@ def metric_terms(
     classes: Mapping[str, type[Metric]], shown: Collection[str]
 ) -> list[tuple[str, str]]:
     """The metrics that are shown, each with a sentence on it."""
-    return [(title(name), summary(kind)) for name, kind in classes.items() if name in shown]
+    return [
+        (title(name), first_sentence(kind).replace("``", ""))
+        for name, kind in classes.items()
+        if name in shown
+    ]

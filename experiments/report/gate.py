@@ -11,12 +11,11 @@ from typing import Literal, TypeAlias
 
 from experiments.analysis.differences import Side
 from experiments.analysis.evidence import Verdict
-from experiments.analysis.frames import DefenseInSetting
 from experiments.analysis.held import Errors, surely
 from experiments.analysis.paired import Scored, is_attack, scored
 from experiments.report.details import phrase, phrases
+from experiments.report.naming import spoken_place
 from experiments.report.statements import show_smallest, word_of
-from experiments.wording.names import defense_name, spoken
 from experiments.wording.prose import counted
 
 Compared: TypeAlias = Literal["bound", "mean"]
@@ -62,7 +61,7 @@ def broken(
         }
         bare = all(verdict.defense == "none" for verdict in every)
         for verdict in every:
-            tested, here = True, where(verdict.place)
+            tested, here = True, f"under {spoken_place(verdict.place)}"
             if limits or verbatim is not None:
                 yield from (f"{here}: {phrase(side.findings, why)}" for why in verdict.lacking)
             for limit, attacks in known.items():
@@ -122,9 +121,3 @@ def _open(side: Side, verdict: Verdict, here: str) -> Iterator[str]:
         why = "".join(f"; {reason}" for reason in phrases(section, verdict))
         asks = f"no leak above {show_smallest(section, verdict)}"
         yield f"{here}: {word_of(section, verdict)}{grade}{why} (asked: {asks})"
-
-
-def where(place: DefenseInSetting) -> str:
-    """``under gaussian noise (std=0.001) at batch 4``."""
-    name = spoken(defense_name(*place[1:]))
-    return f"under {name}{f' at {place.setting}' if place.setting else ''}"

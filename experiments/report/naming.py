@@ -10,13 +10,26 @@ from experiments.analysis.verdicts import LABELS
 from experiments.report.tables import Number
 from experiments.wording.catalogue import sentence
 from experiments.wording.epsilons import Epsilons
-from experiments.wording.names import NO_DEFENSE, defense_name, title, told_apart, utility_unit
+from experiments.wording.names import (
+    NO_DEFENSE,
+    defense_name,
+    spoken,
+    title,
+    told_apart,
+    utility_unit,
+)
 from fedsim.records import AttackKey
 
 
 def named_place(place: DefenseInSetting) -> tuple[str, str]:
     """Setting and defense."""
     return place.setting, defense_name(place.defense, place.defense_options)
+
+
+def spoken_place(place: DefenseInSetting) -> str:
+    """``gaussian noise (std=0.001) at batch 4``."""
+    setting, defense = named_place(place)
+    return f"{spoken(defense)}{f' at {setting}' if setting else ''}"
 
 
 def placed(place: DefenseInSetting) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from experiments.bounds.audit import AuditRecord, AuditRow
 from experiments.bounds.records import BudgetLimit, LimitsRecord
 from experiments.plan.config import VerdictRule
 from experiments.plan.folder import read_rules
-from experiments.report.brackets import bounded_by, budgets, read_limits
+from experiments.report.brackets import bounded_by, budgets
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown, read_gallery
 from experiments.stages.progress import scored_progress
@@ -90,13 +90,9 @@ def read_results(run: Path, findings: Findings, *, examples: bool) -> RunResults
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
-    folder, limits = RunFolder(run), read_limits(run)
-    provenance = folder.provenance
-    cells = {
-        name: read_record(run / name / "cell.json", CellConfig)
-        for section in findings.sections
-        for name in section.cells
-    }
+    folder = RunFolder(run)
+    provenance, limits = folder.provenance, folder.record("limits.json", LimitsRecord)
+    cells = _cells(run, [name for section in findings.sections for name in section.cells])
     audit = folder.record("audit.json", AuditRecord)
     return RunResults(
         name=folder.name,
@@ -104,7 +100,7 @@ def read_results(run: Path, findings: Findings, *, examples: bool) -> RunResults
         partial=str(scored_progress(provenance)),
         findings=findings,
         cells=cells,
-        foreign=any(from_elsewhere(run / name / "captures") for name in cells),
+        foreign=_foreign(run, cells),
         members=folder.membership,
         coverage=folder.rows("coverage", Coverage),
         limits=limits,
@@ -122,10 +118,8 @@ def judged(run: Path, rules: Mapping[str, VerdictRule]) -> Findings:
     """
     folder = RunFolder(run)
     scores, utility = folder.scores, folder.utility
-    cells = {
-        name: read_record(run / name / "cell.json", CellConfig)
-        for name in sorted({row.cell for row in scores} | {row.cell for row in utility})
-    }
+    cells = _cells(run, sorted({row.cell for row in scores} | {row.cell for row in utility}))
+    limits = folder.record("limits.json", LimitsRecord)
     findings = summarise(
         scores,
         utility,
@@ -133,12 +127,20 @@ def judged(run: Path, rules: Mapping[str, VerdictRule]) -> Findings:
         rules=rules,
         membership=folder.membership,
         searches=read_searches(run),
-        bounded=bounded_by(budgets(run, cells, read_limits(run))),
+        bounded=bounded_by(budgets(run, cells, limits)),
     )
-    if not any(from_elsewhere(run / name / "captures") for name in cells):
+    if not _foreign(run, cells):
         return findings
     sections = [section.model_copy(update={"foreign": True}) for section in findings.sections]
     return findings.model_copy(update={"sections": tuple(sections)})
+
+
+def _cells(run: Path, names: Iterable[str]) -> dict[str, CellConfig]:
+    return {name: read_record(run / name / "cell.json", CellConfig) for name in names}
+
+
+def _foreign(run: Path, cells: Iterable[str]) -> bool:
+    return any(from_elsewhere(run / name / "captures") for name in cells)
 
 
 def write_summary(run: Path) -> Findings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -132,7 +133,7 @@ def explain_one(first: ErrorDetails, where: str) -> str:
     path = locate(where, *first["loc"]) or "experiment"
     if first["type"] == "missing":
         return f"{path}: is missing. Add it."
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     if isinstance(first["input"], dict) and first["type"] == "value_error":
         return f"{path}: {message}."
     shown = json.dumps(first["input"], default=str)[:80]
@@ -141,6 +142,22 @@ def explain_one(first: ErrorDetails, where: str) -> str:
         return f"{path}: {shown} does not fit: {message}."
     fix = f"a number {should}" if should.startswith(("greater", "less")) else should
     return f"{path}: {shown} does not fit. Write {_TOML.get(fix, fix)}."
+
+
+def named_number(text: str, flag: str, example: str) -> tuple[str, float]:
+    """Read ``name=number``, what a flag of a command line is given.
+
+    Raises:
+        ConfigError: it is of another form, and should be as the example.
+    """
+    name, _, written = text.partition("=")
+    try:
+        value = float(written)
+    except ValueError:
+        value = math.nan
+    if not name or not math.isfinite(value):
+        raise ConfigError(f"{flag} {text!r}: expected name=number, e.g. {flag} {example}.")
+    return name, value
 
 
 def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str) -> T:

@@ -148,7 +148,7 @@ def test_a_folder_of_state_dicts_is_audited(
         (["--claim", claim], "the canaries are needed"),
         (["--claim", "epsilon=8, delta=2", "--planted", canaries], "delta"),
         (["--claim", "epsilan=8", "--planted", canaries], "Did you mean 'epsilon'"),
-        (["--claim", "epsilon=many", "--planted", canaries], "is no number"),
+        (["--claim", "epsilon=many", "--planted", canaries], "Write a number."),
         (["--claim", f"{claim}, releases=2", "--planted", canaries], "there are 1"),
         (["--claim", claim, "--planted", canaries, "--released", "models"], "one round more"),
     ):

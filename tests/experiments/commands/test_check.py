@@ -196,14 +196,14 @@ def test_a_run_without_the_main_metric_says_so(copied: Path, said: Said) -> None
     ("wrong", "fix"),
     [
         ((), "Pass --max"),
-        (("--max", "rouge1"), "Write metric=value"),
+        (("--max", "rouge1"), "expected name=number"),
         (("--max", "rogue1=1"), "Did you mean 'rouge1'?"),
         (("--max", "rouge1=1", "--defense", "nonee"), "Did you mean 'none'?"),
         (("--smallest", "rougeL=.05"), "Did you mean 'rouge'?"),
         (("--smallest", "rouge=2"), "less than 1"),
         (("--max", "mse=.1"), "Write --min."),
         (("--min", "psnr=20"), "Write --max."),
-        (("--max", "psnr=nan"), "Write metric=value"),
+        (("--max", "psnr=nan"), "expected name=number"),
         (("--max", "rougeL=30"), "between 0 and 1"),
     ],
 )

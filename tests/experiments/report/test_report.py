@@ -18,8 +18,8 @@ from matplotlib.figure import Figure as Canvas
 
 from experiments.analysis.findings import Findings
 from experiments.analysis.summary import summarise
+from experiments.preview.manuals import first_sentence
 from experiments.report.figures import frame_decibels
-from experiments.report.footer import summary
 from experiments.report.page import write_report
 from experiments.report.run_results import canonical, write_summary
 from fedsim.errors import ConfigError, StoreError
@@ -231,7 +231,7 @@ def test_an_unknown_metric_is_named() -> None:
 
 @pytest.mark.parametrize("kind", METRICS.values(), ids=METRICS)
 def test_a_short_definition_ends_where_its_paragraph_does(kind: type[Metric]) -> None:
-    said = summary(kind)
+    said = first_sentence(kind)
     assert said.endswith(".")
     assert not re.search(r"al\.$|\n", said)
     assert said.count("(") == said.count(")")
