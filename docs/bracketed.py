@@ -12,10 +12,11 @@ from statistics import median
 from docs.measured import Columns, ResultFile, Row
 from docs.recorded import origin, write
 from experiments.analysis.findings import Findings, TaskFindings
+from experiments.bounds.records import LimitsRecord
 from experiments.plan.config import find
 from experiments.plan.folder import Run
 from experiments.preview.manuals import opening
-from experiments.report.brackets import Bracket, brackets, budgets, read_limits
+from experiments.report.brackets import Bracket, brackets, budgets
 from experiments.wording.names import defense_name, show
 from fedsim.store.files import read_json, read_record
 
@@ -26,7 +27,7 @@ def record(root: Path) -> ResultFile:
     """The result file of a run with ``limits.json`` and ``summary.json``."""
     run = Run.open(root)
     cells = {cell.name: cell.config for cell in run.cells}
-    known = budgets(root, cells, read_limits(root))
+    known = budgets(root, cells, run.record("limits.json", LimitsRecord))
     sections = read_record(root / "summary.json", Findings).sections
     pairs = [
         (section, bracket) for section in sections for bracket in brackets(section, known).values()

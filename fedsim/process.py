@@ -10,11 +10,10 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, ParamSpec
 
 import torch
-from torch.utils import checkpoint
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 """Read when a process first multiplies on a GPU: without it, cuBLAS adds in any order."""
@@ -213,37 +212,3 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (lambda: list(warnings.filters), _set_filters),
 )
 """How each setting is read and written; it is written only if it differs, as that may cost."""
-
-
-_NEWER = (
-    "_checkpoint_without_reentrant_generator",
-    "_checkpoint_without_reentrant_generator_impl",
-)
-"""What the newer form calls, up to torch 2.13 and from 2.14 on."""
-
-
-@exclusive
-def without_checkpoints() -> Iterator[None]:
-    """Let ``torch.utils.checkpoint`` keep activations, under whatever name a network imported it.
-
-    The hooks of its newer form fail in ``torch.func``, and its older one in ``autograd.grad``.
-    """
-    replaced: dict[str, Any] = {"CheckpointFunction": _Kept}
-    for name in filter(partial(hasattr, checkpoint), _NEWER):
-        replaced[name] = lambda *args, **options: iter([None])
-    former = {name: getattr(checkpoint, name) for name in replaced}
-    try:
-        for name, value in replaced.items():
-            setattr(checkpoint, name, value)
-        yield
-    finally:
-        for name, value in former.items():
-            setattr(checkpoint, name, value)
-
-
-class _Kept:
-    """In place of the autograd function of the older form."""
-
-    @staticmethod
-    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:  # noqa: ANN401
-        return function(*args)

@@ -15,8 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fedsim.config.named_code import function_of
 from fedsim.errors import ConfigError
-from fedsim.models.network import ImageNetwork, copied
-from fedsim.process import without_checkpoints
+from fedsim.models.network import ImageNetwork, copied, without_checkpoints
 from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.given_transformer import is_transformer, transformer_task, unwrapped
 from fedsim.tasks.images import ImageClassification
