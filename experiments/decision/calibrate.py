@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 from attacks.scheduling.ledger import Ledger
 from experiments.analysis.held import SHARES, Held, Level, hold
 from experiments.console import Console
-from experiments.decision import plan as planned
 from experiments.decision.answer import (
     Answer,
     Cost,
@@ -23,6 +22,7 @@ from experiments.decision.answer import (
     ReachedTarget,
     Tried,
 )
+from experiments.decision.families import FEWEST_SEEDS, UNDEFENDED
 from experiments.decision.question import CalibrationTask
 from experiments.decision.search import bisect, looks, shared
 from experiments.decision.targets import (
@@ -73,7 +73,7 @@ class Calibration:
     _tried: dict[Place, Tried] = field(default_factory=dict)
     _chosen: list[Place] = field(default_factory=list)
     _working: Mapping[AttackKey, str] = field(default_factory=dict)
-    _seeds: int = planned.FEWEST_SEEDS
+    _seeds: int = FEWEST_SEEDS
     _seconds: float = 0.0
 
     def answer(self) -> Answer:
@@ -180,7 +180,7 @@ class Calibration:
 
         All of them get the same seeds, by which they are compared.
         """
-        few, most = planned.FEWEST_SEEDS, self.task.question.seeds
+        few, most = FEWEST_SEEDS, self.task.question.seeds
         counts = (few,) if self.task.experiment.utility_seeds or few == most else (few, most)
         for self._seeds in counts:
             compared = len(counts) * len(self._chosen)  # the least of several means is chosen
@@ -302,7 +302,7 @@ class Calibration:
         """Those of a strength, one for each seed: that train all rounds, or that are attacked."""
         experiment = self.task.experiment
         known = place != NONE
-        entry = self.task.families[place[0]].defense(place[1]) if known else planned.UNDEFENDED
+        entry = self.task.families[place[0]].defense(place[1]) if known else UNDEFENDED
         tables = chain_tables(dict(entry), "defenses")
         return [
             cell

@@ -10,7 +10,7 @@ import tomli_w
 
 from experiments.analysis.held import SHARES, HeldWord, Target
 from experiments.decision.answer import Answer, FamilyAnswer, ReachedTarget, Tried
-from experiments.decision.plan import with_defenses
+from experiments.decision.families import with_defenses
 from experiments.decision.question import FOLDER
 from experiments.decision.targets import unit_of
 from experiments.decision.wording import goal, headline, measured, notes, table, targets_of

@@ -10,11 +10,13 @@ from typing import Any
 
 from experiments.analysis.held import Target
 from experiments.decision.answer import Question
-from experiments.decision.families import SearchedFamily, families, parse_ranges
-from experiments.decision.plan import (
+from experiments.decision.families import (
     FEWEST_SEEDS,
+    SearchedFamily,
     attacked,
+    families,
     only_experiment,
+    parse_ranges,
     unattacked,
     utility_seeds,
 )

@@ -47,7 +47,6 @@ class DpClient(CoveredUpdate, Budgeted):
     """
 
     family: ClassVar[DefenseFamily] = "DP"
-    run_by: ClassVar[str] = "the client"
     known: ClassVar[str] = "Clipping norm and noise, by which a squared distance is the likelihood."
     name: ClassVar[str] = "dp_client"
     depends: ClassVar[str] = "its rounds"

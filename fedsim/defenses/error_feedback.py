@@ -29,7 +29,6 @@ class ErrorFeedback(Defense):
 
     title: ClassVar[str] = "error feedback"
     family: ClassVar[DefenseFamily] = "compression"
-    run_by: ClassVar[str] = "the client"
     known: ClassVar[str] = "What the compression after it says; the memory is private."
     loses: ClassVar[frozenset[Distortion]] = frozenset({"noise"})
 

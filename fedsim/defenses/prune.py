@@ -115,7 +115,6 @@ class DualPrune(Repeatable):
 
     title: ClassVar[str] = "dual pruning"
     family: ClassVar[DefenseFamily] = "published"
-    run_by: ClassVar[str] = "the client"
     known: ClassVar[str] = "The zeros, which are left out of the comparison."
     claim: ClassVar[str] = "withstands the strongest attacks, keeps utility"
     loses: ClassVar[frozenset[Distortion]] = frozenset({"sparsity"})

@@ -30,7 +30,6 @@ class Sign(StagedDefense):
     """
 
     family: ClassVar[DefenseFamily] = "compression"
-    run_by: ClassVar[str] = "the client"
     known: ClassVar[str] = "The signs; a steep function stands for them."
     loses: ClassVar[frozenset[Distortion]] = frozenset({"sign"})
 

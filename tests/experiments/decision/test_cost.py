@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.decision.answer import Cost
-from experiments.decision.plan import FEWEST_SEEDS
+from experiments.decision.families import FEWEST_SEEDS
 from experiments.decision.targets import costs
 
 SEEDS = range(8)
