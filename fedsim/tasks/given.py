@@ -19,7 +19,7 @@ from fedsim.models.network import ImageNetwork, copied, without_checkpoints
 from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.given_transformer import is_transformer, transformer_task, unwrapped
 from fedsim.tasks.images import ImageClassification
-from fedsim.tasks.inputs import InputForm, Range
+from fedsim.tasks.inputs import InputForm, Range, refuse_codes
 from fedsim.tasks.loss_findings import failing, findings, runs, said_of
 from fedsim.tasks.targets import (
     TargetForm,
@@ -131,6 +131,7 @@ def task_of(
             input_range=input_range,
         )
         return transformer_task(inner, tokenizer, task, max_length, arrays or {}, lora_alpha)
+    refuse_codes(inner, image_shape or input_shape)
     if tokenizer is not None:
         raise ConfigError(
             f"tokenizer: {type(inner).__name__} is no text model of transformers. Pass one with a "

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsim.errors import ConfigError
+from fedsim.models.network import copied
 
+_CODES = 8  # places of a row of codes, where nobody says how many there are
 Range = tuple[float | Sequence[float], float | Sequence[float]]
 """Smallest and largest value, or one of each for every channel."""
 
@@ -114,3 +116,35 @@ def _numbers(bound: object) -> tuple[float, ...]:
 def _paired(low: tuple[float, ...], high: tuple[float, ...]) -> list[tuple[float, float]]:
     size = max(len(low), len(high))
     return list(zip(low * (size // len(low)), high * (size // len(high)), strict=True))
+
+
+def refuse_codes(network: nn.Module, shape: tuple[int, ...]) -> None:
+    """Refuse a network that looks whole numbers up and takes no others; its rows tell them.
+
+    Raises:
+        ConfigError: says how.
+    """
+    tables = [
+        k for k, m in network.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)
+    ]
+    shapes = [shape, (_CODES,)] if shape else [(_CODES,)]
+    if (
+        tables
+        and not any(_takes(network, torch.rand(1, *each)) for each in shapes)
+        and any(_takes(network, torch.zeros(1, *each, dtype=torch.int64)) for each in shapes)
+    ):
+        raise ConfigError(
+            f"model: {type(network).__name__} looks up codes in {tables[0]!r}, and fedsim searches "
+            "numbers, or texts of transformers' models. Read a client's codes without an attack: "
+            f"they are the rows of '{tables[0]}.weight' that its update changes, "
+            "(update != 0).any(1).nonzero()."
+        )
+
+
+def _takes(network: nn.Module, inputs: Tensor) -> bool:
+    try:
+        with torch.no_grad():
+            copied(network).cpu().eval()(inputs)
+    except Exception:  # the network is foreign code
+        return False
+    return True

@@ -1,5 +1,6 @@
 """Whatever a notebook hands over wrongly is answered by one line that names the fix."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,6 +47,11 @@ def other_tokenizer() -> Any:
     tokenizer = transformer.tokenizer(str(TEXT_MODELS["tiny-bert"]))
     tokenizer.add_tokens([f"<{number}>" for number in range(1000)])
     return tokenizer
+
+
+def bag() -> nn.Module:
+    layers = {"e": nn.EmbeddingBag(50, 4), "h": nn.Linear(4, 2)}
+    return torch.nn.Sequential(OrderedDict(layers))
 
 
 CASES = {
@@ -116,7 +122,9 @@ CASES = {
     "no shape": Case(lambda h: image(image_shape=()), "it is not known", "image_shape=(3, 32"),
     "one number": Case(lambda h: image(image_shape=8), "8 is not that of", "image_shape=(3, 32"),
     "other shape": Case(lambda h: image(image_shape=(3, 8, 8)), "does not take", "that it takes"),
-    "no model": Case(lambda h: image(model=3), "got int", "Pass a torch.nn.Module"),
+    "codes": Case(lambda h: image(model=bag()), "looks up codes in 'e'", "rows of 'e.weight'"),
+    "codes, no shape": Case(lambda h: image(model=bag(), image_shape=()), "'e'", "that its update"),
+    "no model": Case(lambda h: image(model=3), "got int", "Pass a nn.Module"),
     "text as image": Case(lambda h: image(tokenizer=3), "Net is no text model", "leave tok"),
     "no update": Case(lambda h: fedsim.attack(h.model, "span"), "got GPT2LM", "Update.of(model"),
     "no attack": Case(lambda h: fedsim.attack(text(h), "spam"), "'spam'", "Did you mean 'span'?"),
