@@ -124,7 +124,7 @@ CASES = {
     "other shape": Case(lambda h: image(image_shape=(3, 8, 8)), "does not take", "that it takes"),
     "codes": Case(lambda h: image(model=bag()), "looks up codes in 'e'", "rows of 'e.weight'"),
     "codes, no shape": Case(lambda h: image(model=bag(), image_shape=()), "'e'", "that its update"),
-    "no model": Case(lambda h: image(model=3), "got int", "Pass a nn.Module"),
+    "no model": Case(lambda h: image(model=3), "got int", "Pass a torch.nn.Module"),
     "text as image": Case(lambda h: image(tokenizer=3), "Net is no text model", "leave tok"),
     "no update": Case(lambda h: fedsim.attack(h.model, "span"), "got GPT2LM", "Update.of(model"),
     "no attack": Case(lambda h: fedsim.attack(text(h), "spam"), "'spam'", "Did you mean 'span'?"),
