@@ -60,6 +60,11 @@ class Candidates:
         return "" if self.clear else "the nearest words, as no gap sets those of the batch apart"
 
     @property
+    def lowest(self) -> bool:
+        """Whether the limit is the lowest one, and tokens may be told apart below it."""
+        return self.limit == _LOWEST_LIMIT
+
+    @property
     def limit(self) -> float:
         """Largest sine, behind the attention, of a token within its own sentence."""
         between = float(self.accepted**0.25 * self.rejected**0.75)

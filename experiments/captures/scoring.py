@@ -121,7 +121,9 @@ def score(guess: Guess, truth: Any) -> Scores:  # noqa: ANN401
             f"score: got {type(guess).__name__}. Pass a guess: fedsim.attack(victim, ...)."
         )
     task, guessed = guess.task, guess.examples
-    private = truth if isinstance(truth, Examples) else _examples(task, truth)
+    private = (
+        truth if isinstance(truth, Examples) else _examples(_long_enough(task, guessed), truth)
+    )
     if task.modality == "image":
         _check_range(guessed, private)
         guessed, private = _in_unit_range(guessed, private)
@@ -148,6 +150,14 @@ def score(guess: Guess, truth: Any) -> Scores:  # noqa: ANN401
     if off and isinstance(task, ImageClassification):
         note = altered(aligned.batch.inputs[off], private.batch.inputs, task.form.shape)
     return Scores(guess.attack, values, certified, aligned, private, note)
+
+
+def _long_enough(task: Task, guessed: Examples) -> Task:
+    """The task, whose texts are cut no shorter than the guess, with a start and an end."""
+    longest = guessed.batch.inputs.shape[1] + 2 if task.modality == "text" else 0
+    if longest <= task.spec.input_shape[0]:
+        return task
+    return replace(task, spec=task.spec.model_copy(update={"input_shape": (longest,)}))
 
 
 def _examples(task: Task, truth: Any) -> Examples:  # noqa: ANN401

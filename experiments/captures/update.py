@@ -368,7 +368,7 @@ def _check_moved(
     if still and kind == "gradient":
         raise ConfigError(
             "gradients: all are zero. Call loss.backward() before, and read them before "
-            "optimizer.zero_grad()."
+            "optimizer.zero_grad(); a text of one token has none."
         )
     if still:
         raise ConfigError(

@@ -117,7 +117,7 @@ class Description:
             "image_shape": tuple(numbers(self.image_shape, "--image-shape")),
             "input_shape": tuple(numbers(self.input_shape, "--input-shape")),
             "input_range": numbers(self.input_range, "--input-range", float),
-            "knows": override({}, self.knows or []),
+            "knows": override({}, self.knows or [], "--knows"),
         }
         return {name: value for name, value in values.items() if value}
 

@@ -9,7 +9,9 @@ from typing import Any
 from fedsim.errors import ConfigError
 
 
-def override(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def override(
+    table: dict[str, Any], overrides: Sequence[str], option: str = "--set"
+) -> dict[str, Any]:
     """Apply ``key=value`` overrides to a table, in place. An unquoted word is a string.
 
     Overriding a swept option removes its sweep.
@@ -20,16 +22,17 @@ def override(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     for text in overrides:
         key, equals, written = text.partition("=")
         if not equals or not key:
-            raise ConfigError(f"--set {text!r}: expected key=value, e.g. federation.rounds=5.")
+            example = "federation.rounds=5" if option == "--set" else "num_examples=1"
+            raise ConfigError(f"{option} {text!r}: expected key=value, e.g. {example}.")
         try:
             value = tomllib.loads(f"value = {written}")["value"]
         except tomllib.TOMLDecodeError:
             value = written
         except (ValueError, RecursionError):  # the limits of Python, not of TOML
             raise ConfigError(
-                f"--set {key}: {written[:20]!r}... has too many digits or brackets. Write less."
+                f"{option} {key}: {written[:20]!r}... has too many digits or brackets. Write less."
             ) from None
-        set_value(table, key, value, f"--set {key}")
+        set_value(table, key, value, f"{option} {key}")
         if isinstance(sweep := table.get("sweep"), dict):
             sweep.pop(key, None)
     return table

@@ -149,7 +149,8 @@ def task_of(
         more = "" if given else f", {_usual_shape(inner)}"
         raise ConfigError(
             f"loss: that of {type(inner).__name__} is not known{shape}. "
-            f"Pass {'it' if given else 'both'}, for example {LOSS}{more}."
+            f"Pass {'it' if given else 'both'}, for example {LOSS}{more}. In a shell: "
+            f"--loss MODULE:NAME{'' if given else ' --image-shape 3,32,32'}."
         )
     objective = function_of(loss, "loss") if loss is not None else _cross_entropy
     form = InputForm.of(image_shape or input_shape, input_range)

@@ -32,7 +32,11 @@ CASES: list[tuple[str, str, str]] = [
     ("attack BARE --model tiny-bert", "tensor 0 has the shape", "Pass the model"),
     (f"attack BARE {GPT2} --tokenizer no/such", "'no/such'", "Correct the name"),
     (f"attack BARE {GPT2} --task classification", "as the vocabulary has", "Leave task out"),
-    (f"attack BARE {GPT2} --knows eight", "expected key=value", "e.g."),
+    (
+        f"attack BARE {GPT2} --knows eight",
+        "--knows 'eight': expected key=value",
+        "e.g. num_examples=1",
+    ),
     (f"attack BARE {GPT2} --base lenet", "no pretrained weights", "Name a folder"),
     (f"attack BARE {NET} --input-shape 6x128", "--input-shape 6x128", "write numbers"),
     ("attack SAME", "equals what was sent", "Attack another capture"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+import fedsim
 from attacks.base import Job
 from attacks.span.span import Span
 from attacks.tokens.layout import Layout
-from tests.attacks.victims import lines, trained
+from tests.attacks.victims import hub, lines, trained
 
 
 def test_no_other_layout_is_sought_where_the_usual_one_explains_the_update(
@@ -24,3 +25,18 @@ def test_no_other_layout_is_sought_where_the_usual_one_explains_the_update(
     (guess,) = Span().reconstruct([seen], victim.task, [torch.Generator()], Job())
     assert guess.proven
     assert lines(guess.guess) == lines(truth)
+
+
+def test_a_text_of_few_different_tokens_is_told_from_its_neighbours() -> None:
+    """A Cyrillic text in bytes: below the lowest limit strays lie in the span, too."""
+    victim = hub("fedsim/llama-8k", "sentences", "train[:2]")
+    text = "Мы встречаемся в пятницу в десять"
+    network = victim.task.model(victim.sent).eval()
+    ids = torch.tensor([victim.task.tokenizer(text)["input_ids"]])  # type: ignore[attr-defined]
+    loss = network(input_ids=ids, labels=ids).loss
+    slopes = torch.autograd.grad(loss, list(network.parameters()))
+    tokenizer = victim.task.tokenizer  # type: ignore[attr-defined]
+    update = fedsim.Update.of(network, gradients=list(slopes), tokenizer=tokenizer)
+    guess = fedsim.attack(update, "span", quiet=True)
+    assert guess.certified == (True,)
+    assert fedsim.score(guess, [text]).mean("exact_match") == 1
