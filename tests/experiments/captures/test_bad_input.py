@@ -50,8 +50,7 @@ def other_tokenizer() -> Any:
 
 
 def bag() -> nn.Module:
-    layers = {"e": nn.EmbeddingBag(50, 4), "h": nn.Linear(4, 2)}
-    return torch.nn.Sequential(OrderedDict(layers))
+    return nn.Sequential(OrderedDict(e=nn.EmbeddingBag(50, 4), h=nn.Linear(4, 2)))
 
 
 CASES = {

@@ -31,11 +31,10 @@ def test_a_text_of_few_different_tokens_is_told_from_its_neighbours() -> None:
     """A Cyrillic text in bytes: below the lowest limit strays lie in the span, too."""
     victim = hub("fedsim/llama-8k", "sentences", "train[:2]")
     text = "Мы встречаемся в пятницу в десять"
-    network = victim.task.model(victim.sent).eval()
-    ids = torch.tensor([victim.task.tokenizer(text)["input_ids"]])  # type: ignore[attr-defined]
+    tokenizer = victim.task.tokenizer  # type: ignore[attr-defined]
+    network, ids = victim.task.model(victim.sent).eval(), torch.tensor([tokenizer(text).input_ids])
     loss = network(input_ids=ids, labels=ids).loss
     slopes = torch.autograd.grad(loss, list(network.parameters()))
-    tokenizer = victim.task.tokenizer  # type: ignore[attr-defined]
     update = fedsim.Update.of(network, gradients=list(slopes), tokenizer=tokenizer)
     guess = fedsim.attack(update, "span", quiet=True)
     assert guess.certified == (True,)
