@@ -215,7 +215,8 @@ def shown_input(weight: Tensor, slopes: Tensor) -> ShownInput:
     ties = sent[driven].sum(0)
     spare = float(ties.sum()) - int(driven.sum()) - int((ties > 0).sum())
     error = (weight - sent * torch.outer(slopes, values)).norm()
-    if seen.complete or spare < _SPARE or error > _ONE_INPUT * weight.norm():
+    # Signs are products of signs, of an input that nobody had.
+    if seen.complete or seen.signs or spare < _SPARE or error > _ONE_INPUT * weight.norm():
         return ShownInput(values if driven.any() else values.fill_(torch.nan), masked=False)
     # Of a random mask, an input that so many units would show is 0; of the largest entries, small.
     missed = (1 - sent[driven][:, ties > 0].mean()) ** int(driven.sum())

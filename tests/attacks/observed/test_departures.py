@@ -120,3 +120,13 @@ def test_rounding_of_matrices_is_named(dtype: torch.dtype) -> None:
     update = update_of(network, [v.to(dtype) if v.dim() > 1 else v for v in slopes])
     guess: Guess = fedsim.attack(update, "closed_form", quiet=True)
     assert "which rounding explains" in guess.note, fedsim.score(guess, truth=picture(1))
+
+
+def test_signs_are_neither_dropped_units_nor_masked_entries() -> None:
+    torch.manual_seed(0)
+    network = NETWORKS["narrow"]().eval()
+    value = F.cross_entropy(network(picture(1)), torch.tensor([3]))
+    signs = [v.sign() for v in torch.autograd.grad(value, [*network.parameters()])]
+    guess: Guess = fedsim.attack(update_of(network, signs), "closed_form", budget=5, quiet=True)
+    assert "dropout" not in guess.note
+    assert "values are exact" not in guess.note
