@@ -85,7 +85,7 @@ class Reply:
         """By how much each entry may have been larger before what was done to it last."""
         value, slack = self.update[name], self.steps[name]
         zero, sizes = value == 0, value.abs()
-        top = self.largest(name, float(sizes.max()))
+        top = ~zero & self.largest(name, float(sizes.max()))
         if self.masked:
             least = float(sizes[~zero].min()) if kept_largest and not zero.all() else math.inf
             slack = slack.where(~zero, slack + least)
