@@ -6,8 +6,8 @@ import copy
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.observed.calls import inputs_of
+from attacks.observed.calls import inputs_of, noted
 from attacks.tokens.segments import Segments
-from attacks.tokens.windows import Windows
 from fedsim.errors import CannotAttack
 from fedsim.models.adapters import is_second_factor, second_factor
 from fedsim.models.embeddings import embedding_names
@@ -33,6 +32,9 @@ _BESIDE = 1e-3
 Mamba) have no places to set and are not run so. Half and twice of it judge alike."""
 _LATER_LAYERS = 4
 """Layers considered behind those: the ones of the second block."""
+_WINDOWS = ("sliding_window", "attention_chunk_size")
+"""Options of transformers' networks whose layers let a token see so many tokens, itself among them;
+a mask that is handed to such a network replaces its own."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,8 @@ class FirstLayers:
                 "Choose a model of a supported type.",
             )
         self.tokens = bare[0]
-        last = (self.later or self.contexts)[-1]
-        self._windows = Windows(network, network.get_submodule(last.modules[0]))
+        config = getattr(network, "config", None)
+        self._window = min(getattr(config, name, None) or sys.maxsize for name in _WINDOWS)
         ahead = zip(plain, late, sees, strict=True)
         self.causal = all(torch.equal(p[0], e[0]) for p, e, yes in ahead if yes)
         with self._placed(None):
@@ -151,17 +153,11 @@ class FirstLayers:
         word = torch.tensor([a, b], device=self._device)
         self.everywhere = torch.equal(self.of_tokens(word, 0), self.of_tokens(word, 1))
 
-    def behind(self, pads: int) -> FirstLayers:
-        """The same layers for sentences that begin behind padding."""
-        padded = copy.copy(self)
-        padded.begin = pads
-        return padded
-
-    def restarting(self, end: int) -> FirstLayers:
-        """The same layers for rows of several texts, each with places of its own."""
-        packed = copy.copy(self)
-        packed.restarts = end
-        return packed
+    def placed_at(self, begin: int, restarts: int | None = None) -> FirstLayers:
+        """The same layers for texts behind padding, or for rows whose places restart."""
+        placed = copy.copy(self)
+        placed.begin, placed.restarts = begin, restarts
+        return placed
 
     def of_types(self, segments: Segments | None) -> FirstLayers:
         """The same layers for tokens of other types."""
@@ -209,7 +205,7 @@ class FirstLayers:
             tokens: ``(token,)`` for all prefixes, or ``(prefix, token)``.
         """
         (count, start), more = prefixes.shape, tokens.shape[-1]
-        if self._alone:
+        if self._alone or start >= self._window:
             lines = prefixes.repeat_interleave(more, 0)
             lines = torch.cat([lines, tokens.expand(count, more).reshape(-1, 1)], 1)
             parts = [self.of_lines(layers, part) for part in lines.split(_LINES)]
@@ -231,7 +227,7 @@ class FirstLayers:
         ids = torch.cat([prefixes, tokens.expand(count, more)], 1)
         places = self._places(ids[:, : start + 1])
         places = torch.cat([places, places[:, -1:].expand(-1, more - 1)], 1)
-        with self._windows.extending(start, size), self._placed(places):
+        with self._placed(places):
             return [inputs[:, start:] for inputs in self._run(layers, ids, mask)]
 
     def of_lines(self, layers: Sequence[Layer], ids: Tensor) -> list[Tensor]:
@@ -277,30 +273,28 @@ class FirstLayers:
 
     def _trace(self, words: list[int]) -> tuple[list[Layer], list[Tensor]]:
         """All layers in the order of their use, and their inputs ``(token, width)``."""
-        seen: list[tuple[Tensor, list[str]]] = []
-
-        def note(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-            def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-                same = next((names for value, names in seen if value is args[0]), None)
-                if same is None:
-                    seen.append((args[0], [name]))
-                else:
-                    same.append(name)
-
-            return hook
-
         ids = torch.tensor([words], device=self._device)
         modules = dict(self.network.named_modules())
         transposed = {name for name, module in modules.items() if is_transposed(module)}
-        with ExitStack() as stack, torch.no_grad():
-            for name, module in modules.items():
-                linear = isinstance(module, nn.Linear) or name in transposed
-                if linear and not is_second_factor(name):
-                    stack.callback(module.register_forward_pre_hook(note(name)).remove)
+        linear = {
+            name: module
+            for name, module in modules.items()
+            if (isinstance(module, nn.Linear) or name in transposed) and not is_second_factor(name)
+        }
+        with torch.no_grad(), noted(linear) as calls:
             self.network(input_ids=ids, attention_mask=torch.ones_like(ids))
-        whole = [(value, names) for value, names in seen if value.dim() == 3]
-        layers = [Layer(tuple(names), frozenset(transposed & {*names})) for _, names in whole]
-        return layers, [value[0] for value, _ in whole]
+        inputs, names = list[Tensor](), list[list[str]]()
+        for call in calls:
+            if call.input.dim() != 3:
+                continue
+            same = next((i for i, value in enumerate(inputs) if value is call.input), None)
+            if same is None:
+                inputs.append(call.input)
+                names.append([call.name])
+            else:
+                names[same].append(call.name)
+        layers = [Layer(tuple(alike), frozenset(transposed & {*alike})) for alike in names]
+        return layers, [value[0] for value in inputs]
 
     @contextmanager
     def _placed(self, positions: Tensor | None) -> Iterator[None]:

@@ -66,13 +66,13 @@ class SineDescent:
         self._settled = set[TokenIds]()
         self.found: list[SpanSentence] = []
 
-    def run(self, starts: int, most: int | None, rng: torch.Generator, job: Job) -> bool:
-        """Fill ``found`` by at most ``starts`` descents; returns whether time ran out."""
+    def run(self, starts: int, most: int | None, rng: torch.Generator, job: Job) -> None:
+        """Fill ``found`` by at most ``starts`` descents."""
         if not self._lengths:
-            return False
+            return
         if sum(prod(map(len, self._tokens[: n - 1])) for n in self._lengths) <= _ENUMERATED:
             self._try_all(job)
-            return job.expired
+            return
         best = self._together(most, rng, job)
         for _ in range(starts):
             if job.expired or self.complete(most):
@@ -81,7 +81,6 @@ class SineDescent:
             lines = self._kicked(self._descend(self._draw(length, rng), job), rng, job)
             best = self._kept(lines, best, job)
         self.found += [best] if best is not None else []
-        return job.expired
 
     def nearest(self, most: int, job: Job) -> list[TokenIds]:
         """The lines of least mean sine on the way to where the groups of words settle.

@@ -35,10 +35,6 @@ class SpanTest:
 
     def sentences(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Mean sine over the tokens of each sentence ``(sentence,)``; padding on the right."""
-        return self.sines(ids, lengths).sum(1) / lengths
-
-    def sines(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The sine of each token ``(sentence, token)``, 0 on the padding to the right."""
         sines = ids.new_zeros(ids.shape, dtype=next(self.layers.network.parameters()).dtype)
         size = max(1, _CHUNK // ids.shape[1])
         for start in range(0, len(ids), size):
@@ -47,7 +43,7 @@ class SpanTest:
             mask = (torch.arange(longest, device=ids.device) < length[:, None]).long()
             inputs = self._inputs(ids[start : start + size, :longest], mask)
             sines[start : start + size, :longest] = self.subspace.distance(inputs) * mask
-        return sines
+        return sines.sum(1) / lengths
 
     def inputs(self, ids: Sequence[int]) -> Tensor:
         """The layer's inputs ``(token, width)`` for one sentence."""
@@ -60,13 +56,9 @@ class SpanTest:
             return self.attention.inputs(ids, mask)
         return self.layers.of_sentences(self.layer, ids, mask)
 
-    def behind(self, pads: int) -> SpanTest:
-        """The same test of sentences that begin behind padding."""
-        return replace(self, layers=self.layers.behind(pads)) if pads else self
-
-    def restarting(self, end: int | None) -> SpanTest:
-        """The same test of rows in which places restart behind ``end``; of others for None."""
-        return self if end is None else replace(self, layers=self.layers.restarting(end))
+    def placed_at(self, begin: int, restarts: int | None = None) -> SpanTest:
+        """The same test of texts behind padding, or of rows whose places restart."""
+        return replace(self, layers=self.layers.placed_at(begin, restarts))
 
     def tokens(self, ids: Sequence[int]) -> Tensor:
         """The sine of each token of one sentence."""

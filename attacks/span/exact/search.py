@@ -157,7 +157,7 @@ class ExactSearch:
         tokens, sentences = shortlist.tokens, list[SpanSentence]()
         alone = shortlist.everywhere or shortlist.public
         for place in range(1 if alone else len(tokens)):
-            placed = test.behind(shortlist.begin + place)
+            placed = test.placed_at(shortlist.begin + place)
             more, expired = grown(
                 placed, tokens[place:], limit, _BEAM, self.job, public=shortlist.public
             )
@@ -185,7 +185,7 @@ class ExactSearch:
         most = min(self.model.task.most_tokens, test.subspace.rank + 1)
         tokens = [shortlist.tokens[0], *[words] * (most - 1)]
         for last in list(dict.fromkeys(ends))[:_RESTARTS]:
-            placed = test.restarting(int(last))
+            placed = test.placed_at(0, int(last))
             rows, _ = grown(placed, tokens, limit, _BEAM, self.job, public=shortlist.public)
             if rows and self._fits(test, rows) and self._filled(test, rows):
                 return rows
@@ -312,7 +312,7 @@ class ExactSearch:
     def _filled(self, test: SpanTest, sentences: list[SpanSentence]) -> bool:
         """Whether the sentences account for the whole span."""
         inputs = [
-            test.behind(sentence.place).restarting(sentence.restarts).inputs(sentence.ids)
+            test.placed_at(sentence.place, sentence.restarts).inputs(sentence.ids)
             for sentence in sentences
         ]
         return test.subspace.filled(torch.cat(inputs))
