@@ -1,9 +1,9 @@
-"""A beam search over prefixes, which a scorer guides."""
+"""A beam search over prefixes, which a scorer guides, and exchanges of single words."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -175,3 +175,37 @@ def _chosen(
     late = torch.tensor(crowded, dtype=torch.bool, device=order.device)
     order = order[late.argsort(stable=True)] if spread.fill else order[~late]
     return order[:count]
+
+
+def improved(
+    line: Tensor,
+    score: float,
+    scores: Callable[[Tensor], Tensor],
+    rivals: Tensor,
+    sweeps: int,
+    job: Job,
+) -> tuple[Tensor, float]:
+    """The line after rounds of exchanging single words, place by place, and its score.
+
+    Args:
+        line: ``(token,)``.
+        score: of it.
+        scores: of lines ``(line, token)``.
+        rivals: words to try at each place ``(token, rival)``, the likeliest first; -1 for none.
+        sweeps: most rounds.
+        job: ends them when its time is up.
+    """
+    for _ in range(sweeps):
+        before = line
+        for place, tokens in enumerate(rivals):
+            tried = tokens[(tokens != line[place]) & (tokens >= 0)]
+            if not len(tried) or job.expired:
+                continue
+            lines = line.repeat(len(tried), 1)
+            lines[:, place] = tried
+            values = scores(lines)
+            if float(values.max()) > score:
+                score, line = float(values.max()), lines[int(values.argmax())]
+        if torch.equal(before, line):
+            break
+    return line, score

@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from attacks.base import Job
 from attacks.observed.factored import Factored, Products, Vectors
 from attacks.observed.readings import HEAVILY_PRUNED, read
 from attacks.observed.replay import Replay, replay
@@ -247,40 +246,6 @@ class GradientMatcher:
             return total
         both, gram = torch.stack(inner).sum(0).double(), torch.stack(table).sum(0).double()
         return _explained(both, gram, positive=self.measure == "positive").to(total)
-
-    def improve(
-        self, line: Tensor, label: int | None, rivals: Tensor, sweeps: int, job: Job
-    ) -> tuple[Tensor, float]:
-        """The line after rounds of exchanging one token, and its similarity.
-
-        Args:
-            line: ``(token,)``.
-            label: its class; None for a language model.
-            rivals: tokens to try at each place ``(token, rival)``, the likeliest first.
-            sweeps: most rounds.
-            job: ends them when its time is up.
-        """
-
-        def measure(lines: Tensor) -> Tensor:
-            labels = lines if label is None else lines.new_full((len(lines),), label)
-            return self.similarity(lines, labels)
-
-        best = float(measure(line[None])[0])
-        for _ in range(sweeps):
-            before = line
-            for place in range(len(line)):
-                tokens = rivals[place][rivals[place] != line[place]]
-                tokens = tokens[tokens >= 0]
-                if not len(tokens) or job.expired:
-                    continue
-                lines = line.repeat(len(tokens), 1)
-                lines[:, place] = tokens
-                scores = measure(lines)
-                if float(scores.max()) > best:
-                    best, line = float(scores.max()), lines[int(scores.argmax())]
-            if torch.equal(before, line):
-                break
-        return line, best
 
 
 def _product(a: Tensor, b: Tensor) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.engine.beam import Sentence
+from attacks.engine.beam import Sentence, improved
 from attacks.proofs.consistency import Consistency
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.proofs.gradient_pursuit import GradientPursuit, choose
@@ -311,6 +311,7 @@ def refined(
     rivals[0] = -1
     if end is not None and int(line[-1]) == end:
         rivals[-1] = -1
-    line, _ = match.improve(line, None, rivals, _SWEEPS, job)
+    best = float(match.similarity(line[None], line[None])[0])
+    line, _ = improved(line, best, lambda x: match.similarity(x, x), rivals, _SWEEPS, job)
     words: list[int] = line.tolist()
     return words

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.engine.beam import NextWords, Prefixes, Sentence, grow
+from attacks.engine.beam import NextWords, Prefixes, Sentence, grow, improved
 from attacks.observed.factored import Products
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.causal.head_gradient import HeadGradient, Roots
@@ -169,17 +169,10 @@ class LikelihoodGrowth:
         begin = len(self.tree.start)
         text, linear = (part[0, :-1] for part in self._residual(line).logs(line[None]))
         gain = text + self.scale * linear - _HEAVY * self.scale**2 * self.norms[1] / 2
-        for place in range(begin, len(line) - 1):
-            rivals = gain[place - 1].topk(_RIVALS).indices
-            rivals = rivals[(rivals != line[place]) & (rivals != line[-1])]
-            if not len(rivals) or self.tree.job.expired:
-                continue
-            lines = line.repeat(len(rivals), 1)
-            lines[:, place] = rivals
-            scores = self.scores(lines)
-            if float(scores.max()) > best:
-                best, line = float(scores.max()), lines[int(scores.argmax())]
-        return line, best
+        rivals = line.new_full((len(line), _RIVALS), -1)
+        rivals[begin:-1] = gain[begin - 1 : -1].topk(_RIVALS).indices
+        rivals[rivals == line[-1]] = -1
+        return improved(line, best, self.scores, rivals, 1, self.tree.job)
 
     def scores(self, lines: Tensor) -> Tensor:
         """Log-probability of whole sentences ``(line,)`` and of the update given each of them."""

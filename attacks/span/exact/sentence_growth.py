@@ -82,6 +82,7 @@ class Growth:
         writes: the language model; None for a classifier.
         end: the token that ends a sentence; None if none does.
         gradients: of the words; None where nothing behind the adapters can be computed.
+        trust: share that counts of the log-likelihood ratio of normal shares.
     """
 
     layers: FirstLayers
@@ -92,6 +93,7 @@ class Growth:
     writes: Any
     end: int | None
     gradients: WordGradients | None = None
+    trust: float = 1.0
 
     @classmethod
     def of(
@@ -144,7 +146,7 @@ class Growth:
             begin, growth = self._beside(others), self._without(others)
             factors = _FACTORS if count == 1 else _FACTORS[:1]
             for factor in factors:
-                best = growth._best(begin, factor, job)
+                best = replace(growth, trust=factor)._best(begin, job)
                 if best.explains or best.right:
                     break
             if job.expired and index >= count:
@@ -206,7 +208,7 @@ class Growth:
         inputs = self.layers.of_lines(self.kinds, ids)
         return [x.double() @ metric for x, metric in zip(inputs, self.metrics, strict=True)]
 
-    def _best(self, begin: Prefix, trust: float, job: Job) -> Prefix:
+    def _best(self, begin: Prefix, job: Job) -> Prefix:
         """The likeliest sentence, or the first that explains all that is left."""
         firsts = self.places[0]
         inputs = self._inputs(firsts[:, None])
@@ -214,13 +216,60 @@ class Growth:
             self._grown(begin, word, [x[row] for x in inputs], 0.0)
             for row, word in enumerate(firsts.tolist())
         ]
-        scorer, longest = _Explaining(self, trust), len(self.places)
-        sentences = grow(scorer, _Beam.of(beam, firsts), longest, job, stale=_PURSUED_STALE)
+        beams, longest = _Beam.of(beam, firsts), len(self.places)
+        sentences = grow(self, beams, longest, job, stale=_PURSUED_STALE)
         return max(sentences).prefix
 
-    def _gains(
-        self, beam: Sequence[Prefix], tokens: Tensor, trust: float
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def score(self, beam: _Beam) -> _Words:
+        """The likeliest words; none behind a sentence that is sure."""
+        tokens = self.places[beam.length]
+        gains, over, inputs = self._gains(beam.each, tokens)
+        ended = self._likeliest(beam, over)
+        texts = beam.score.to(gains)[:, None] + gains
+        most, likely = _PURSUED_PREFIXES, texts
+        if self.gradients is not None:
+            most = _AGREEING_TRIED * _AGREEING_PREFIXES
+            nats = gains.new_tensor([prefix.nats for prefix in beam.each])[:, None]
+            if beam.length > 1:  # behind the start, which all sentences have
+                lines = [prefix.ids for prefix in beam.each]
+                nats = nats + self.gradients.next_words(lines, tokens)
+            likely = texts + _AGREEMENT * nats
+        tried = 0 if ended[0].sure else most
+        return _Words(tokens.expand_as(gains), likely, ended, tried, tried, texts, inputs)
+
+    def extend(self, beam: _Beam, words: _Words, rows: Tensor, columns: Tensor) -> _Beam:
+        """The likeliest prefixes with a further word; one alone that explains all."""
+        texts = words.texts[rows, columns].tolist()
+        width = _PURSUED_PREFIXES if self.gradients is None else _AGREEING_PREFIXES
+        places = [*zip(rows.tolist(), columns.tolist(), strict=True)]
+        longer = [
+            replace(beam.each[row], ids=(*beam.each[row].ids, int(words.ids[row, at])), score=text)
+            for (row, at), text in zip(places, texts, strict=True)
+        ]
+        pairs = zip(self._agreeing(longer), places, strict=True)
+        new = []
+        for prefix, (row, at) in sorted(pairs, key=lambda pair: -pair[0].total)[:width]:
+            last = [x[row, at][None] for x in words.inputs]
+            whole = self._grown(beam.each[row], prefix.ids[-1], last, prefix.score)
+            new.append(replace(whole, nats=prefix.nats))
+        return _Beam.of([prefix for prefix in new if prefix.explains][:1] or new, words.texts)
+
+    def finish(self, beam: _Beam) -> list[_Ended]:
+        """The likeliest prefix as a sentence."""
+        return self._likeliest(beam, self._gains(beam.each, beam.ids[0, :0])[1])
+
+    def _likeliest(self, beam: _Beam, over: Tensor) -> list[_Ended]:
+        first = beam.each[0]
+        if beam.length > 1 and first.explains:
+            return [_Ended(True, first.total, first.ids, first)]
+        ended = [
+            replace(prefix, score=prefix.score + nats)
+            for prefix, nats in zip(beam.each, over.tolist(), strict=True)
+        ]
+        likeliest = max(self._agreeing(ended, ended=True), key=lambda prefix: prefix.total)
+        return [_Ended(likeliest.right, likeliest.total, likeliest.ids, likeliest)]
+
+    def _gains(self, beam: Sequence[Prefix], tokens: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         """What speaks for each next token ``(prefix, token)`` and for the end ``(prefix,)``.
 
         With the inputs of the tokens at each layer ``(prefix, token, width)``. Where gradients
@@ -230,7 +279,7 @@ class Growth:
         over = torch.zeros(len(beam)) if self.end is None else logs[:, self.end]
         if not len(tokens):
             return logs[:, :0], over, []
-        ratios, inputs = self._ratios(beam, tokens, trust)
+        ratios, inputs = self._ratios(beam, tokens)
         gains = ratios + logs[:, tokens]
         if self.gradients is not None and self.end is not None:
             both = torch.cat([gains, over[:, None]], 1).log_softmax(1)
@@ -267,9 +316,7 @@ class Growth:
         logs: Tensor = self.writes(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
         return logs[:, -1].log_softmax(-1)
 
-    def _ratios(
-        self, beam: Sequence[Prefix], tokens: Tensor, trust: float
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _ratios(self, beam: Sequence[Prefix], tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
         """What speaks for each next token behind each prefix ``(prefix, token)``, in nats.
 
         And their inputs to each layer ``(prefix, token, width)``.
@@ -292,7 +339,9 @@ class Growth:
                 share = residual.shares(candidates[row], residual.directions)
                 apart = share - share.median()
                 apart = apart / (1.4826 * apart.abs().median()).clamp(min=_LEAST_SPREAD)
-                total[row] += trust * (apart.clamp(0, _PURSUED_APART).square() / 2 - 0.5).to(total)
+                total[row] += self.trust * (apart.clamp(0, _PURSUED_APART).square() / 2 - 0.5).to(
+                    total
+                )
         return total, inputs
 
 
@@ -330,63 +379,6 @@ class _Words(NextWords[_Ended]):
 
     texts: Tensor
     inputs: Sequence[Tensor]
-
-
-@dataclass(frozen=True)
-class _Explaining:
-    """Scores prefixes of one sentence by what its words explain."""
-
-    growth: Growth
-    trust: float
-
-    def score(self, beam: _Beam) -> _Words:
-        """The likeliest words; none behind a sentence that is sure."""
-        growth, tokens = self.growth, self.growth.places[beam.length]
-        gains, over, inputs = growth._gains(beam.each, tokens, self.trust)
-        ended = self._ended(beam, over)
-        texts = beam.score.to(gains)[:, None] + gains
-        most, likely = _PURSUED_PREFIXES, texts
-        if growth.gradients is not None:
-            most = _AGREEING_TRIED * _AGREEING_PREFIXES
-            nats = gains.new_tensor([prefix.nats for prefix in beam.each])[:, None]
-            if beam.length > 1:  # behind the start, which all sentences have
-                lines = [prefix.ids for prefix in beam.each]
-                nats = nats + growth.gradients.next_words(lines, tokens)
-            likely = texts + _AGREEMENT * nats
-        tried = 0 if ended[0].sure else most
-        return _Words(tokens.expand_as(gains), likely, ended, tried, tried, texts, inputs)
-
-    def extend(self, beam: _Beam, words: _Words, rows: Tensor, columns: Tensor) -> _Beam:
-        """The likeliest prefixes with a further word; one alone that explains all."""
-        growth, texts = self.growth, words.texts[rows, columns].tolist()
-        width = _PURSUED_PREFIXES if growth.gradients is None else _AGREEING_PREFIXES
-        places = [*zip(rows.tolist(), columns.tolist(), strict=True)]
-        longer = [
-            replace(beam.each[row], ids=(*beam.each[row].ids, int(words.ids[row, at])), score=text)
-            for (row, at), text in zip(places, texts, strict=True)
-        ]
-        pairs = zip(growth._agreeing(longer), places, strict=True)
-        new = []
-        for prefix, (row, at) in sorted(pairs, key=lambda pair: -pair[0].total)[:width]:
-            last = [x[row, at][None] for x in words.inputs]
-            whole = growth._grown(beam.each[row], prefix.ids[-1], last, prefix.score)
-            new.append(replace(whole, nats=prefix.nats))
-        return _Beam.of([prefix for prefix in new if prefix.explains][:1] or new, words.texts)
-
-    def finish(self, beam: _Beam) -> list[_Ended]:
-        """The likeliest prefix as a sentence."""
-        return self._ended(beam, self.growth._gains(beam.each, beam.ids[0, :0], self.trust)[1])
-
-    def _ended(self, beam: _Beam, over: Tensor) -> list[_Ended]:
-        first = beam.each[0]
-        if beam.length > 1 and first.explains:
-            return [_Ended(True, first.total, first.ids, first)]
-        ended = [
-            replace(prefix, score=prefix.score + nats)
-            for prefix, nats in zip(beam.each, over.tolist(), strict=True)
-        ]
-        likeliest = max(self.growth._agreeing(ended, ended=True), key=lambda prefix: prefix.total)
-        return [_Ended(likeliest.right, likeliest.total, likeliest.ids, likeliest)]
 
 
 def _metric(contexts: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attacks.observed.calls import noted
 from attacks.tokens.first_layers import FirstLayers, Layer
 from fedsim.process import PROCESS
 
@@ -39,14 +40,14 @@ class WordGradients:
 
     Attributes:
         layers: of a causal language model with adapters.
-        modules: the ``A`` of its first layer.
+        modules: the ``A`` of its first layer by name.
         rows: the row of each word.
         gradients: of each word in each module, float64 ``(word, rank)``.
         everywhere: whether a word has the same row at any place.
     """
 
     layers: FirstLayers
-    modules: Sequence[nn.Module]
+    modules: Mapping[str, nn.Module]
     rows: Mapping[Number, int]
     gradients: Sequence[Tensor]
     everywhere: bool
@@ -61,7 +62,8 @@ class WordGradients:
         places: Tensor | None,
     ) -> WordGradients:
         """Of words ``(word,)`` at places ``(word,)``, None for any, by the names of all ``A``."""
-        modules = [layers.network.get_submodule(name.removesuffix(".weight")) for name in names]
+        paths = [name.removesuffix(".weight") for name in names]
+        modules = {path: layers.network.get_submodule(path) for path in paths}
         at = [-1] * len(words) if places is None else places.tolist()
         rows = {pair: row for row, pair in enumerate(zip(at, words.tolist(), strict=True))}
         return cls(layers, modules, rows, gradients, places is None)
@@ -103,7 +105,7 @@ class WordGradients:
         network: Any = self.layers.network
         head = network.get_output_embeddings()
         name = next(name for name, module in network.named_modules() if module is head)
-        module, rank = self.modules[0], self.gradients[0].shape[1]
+        module, rank = next(iter(self.modules.values())), self.gradients[0].shape[1]
         rows = torch.tensor([self._row(len(line) - 1, line[-1]) for line in prefixes])
         seen = self.gradients[0]
         # Most of what the words differ in, if there are many directions.
@@ -169,22 +171,13 @@ class WordGradients:
         return [torch.cat(each).double() for each in zip(*parts, strict=True)]
 
     def _of_part(self, ids: Tensor) -> list[Tensor]:
-        outputs = list[Tensor]()
-        handles = [
-            module.register_forward_hook(lambda _, __, output: outputs.append(output))
-            for module in self.modules
-        ]
         network: Any = self.layers.network
-        try:
-            with torch.enable_grad():
-                logits = network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
-                loss = nn.functional.cross_entropy(
-                    logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="sum"
-                )
-                return list(torch.autograd.grad(loss, outputs))
-        finally:
-            for handle in handles:
-                handle.remove()
+        with torch.enable_grad(), noted(self.modules) as calls:
+            logits = network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+            loss = nn.functional.cross_entropy(
+                logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="sum"
+            )
+        return list(torch.autograd.grad(loss, [call.output for call in calls]))
 
 
 def solved(matrices: Sequence[Tensor], inputs: Tensor) -> list[Tensor]:

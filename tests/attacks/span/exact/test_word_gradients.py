@@ -59,7 +59,7 @@ def test_a_right_sentence_is_taken_off() -> None:
 
 def test_next_words_are_those_of_the_loss_behind_each() -> None:
     gradients, batch, words = read()
-    first = gradients.modules[:1], gradients.gradients[:1]
+    first = dict([*gradients.modules.items()][:1]), gradients.gradients[:1]
     alone = WordGradients(
         gradients.layers, first[0], gradients.rows, first[1], gradients.everywhere
     )
