@@ -180,7 +180,6 @@ class Attack:
             in common.
         estimates: distortions that the attack measures on the update itself, so that it need not be
             told of a defense that does nothing else.
-        learned_once: all the work is in ``prepare``, and a guess takes no time.
         grouping: the observations of one call, unless an option changes that, see ``grouped_by``: a
             single one, all of one broadcast model, all of one client by round, or all there are, by
             round and client.
@@ -220,7 +219,6 @@ class Attack:
     grouping: ClassVar[Grouping] = "each"
     infers: ClassVar[Inferred] = "rows"
     estimates: ClassVar[frozenset[Distortion]] = frozenset()
-    learned_once: ClassVar[bool] = False
     uses: ClassVar[frozenset[Distortion] | None] = None
     objective_unit: ClassVar[str] = ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 from typing import Literal, TypeAlias
@@ -129,24 +129,20 @@ class Prospect:
             minds_dropout: whether unknown dropout masks keep the attack from being exact.
         """
         fitting = sum(count <= limit for count in counts)
-        if fitting == len(counts):
-            feasibility = Feasibility("amber" if partly else "green", what, counts, limit, partly)
-            return self.qualified(feasibility, minds_dropout=minds_dropout)
-        reason = f"{len(counts) - fitting} of {len(counts)} replies hold more"
-        return Feasibility("amber" if fitting else "red", what, counts, limit, reason)
+        if fitting < len(counts):
+            reason = f"{len(counts) - fitting} of {len(counts)} replies hold more"
+            return Feasibility("amber" if fitting else "red", what, counts, limit, reason)
+        reason = partly or self._inexact(minds_dropout=minds_dropout)
+        return Feasibility("amber" if reason else "green", what, counts, limit, reason)
 
-    def qualified(self, feasibility: Feasibility, *, minds_dropout: bool = True) -> Feasibility:
-        """The verdict lowered from green to amber if an update is not a single exact gradient."""
-        if feasibility.colour != "green":
-            return feasibility
+    def _inexact(self, *, minds_dropout: bool) -> str:
+        """Why an update is not a single exact gradient; empty if it is."""
         if lost := sorted(self.distortions - {"scale"}):
-            reason = f"the defense leaves no exact gradient ({' and '.join(lost)})"
-        elif self.optimizer not in MULTIPLES:
-            reason = f"an update by {self.optimizer} is not a gradient"
-        elif self.steps > 1:
-            reason = f"the update sums {self.steps} steps"
-        elif minds_dropout and self.train_mode and has_dropout(self.network):
-            reason = "dropout is on, and its masks are unknown"
-        else:
-            return feasibility
-        return replace(feasibility, colour="amber", reason=reason)
+            return f"the defense leaves no exact gradient ({' and '.join(lost)})"
+        if self.optimizer not in MULTIPLES:
+            return f"an update by {self.optimizer} is not a gradient"
+        if self.steps > 1:
+            return f"the update sums {self.steps} steps"
+        if minds_dropout and self.train_mode and has_dropout(self.network):
+            return "dropout is on, and its masks are unknown"
+        return ""

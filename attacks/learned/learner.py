@@ -79,7 +79,6 @@ class Learner(Attack, ABC):
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples", "auxiliary"})
     grouping: ClassVar[Grouping] = "same_weights"
-    learned_once: ClassVar[bool] = True
     uses: ClassVar[frozenset[Distortion] | None] = frozenset(get_args(Distortion))
 
     size: Annotated[int, Field(ge=0)] = 0

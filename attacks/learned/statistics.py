@@ -51,7 +51,6 @@ class Statistics(Attack):
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples", "auxiliary"})
     grouping: ClassVar[Grouping] = "same_weights"
-    learned_once: ClassVar[bool] = True
 
     size: Annotated[int, Field(ge=2)] = 4000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sqlite3
@@ -11,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from attacks.scheduling.jobs import JobSpec, discard, settled
-from attacks.scheduling.run_lock import lock_run
 from fedsim.api.ledger import LEDGER, LedgerRow, broken, open_ledger, rows_of
 from fedsim.errors import ConfigError, StoreError
 from fedsim.process import machine
 from fedsim.records import JobRecord
 from fedsim.store.files import unwritable
+from fedsim.store.plain_files import open_lock
 
 _TABLE = """
 CREATE TABLE job (
@@ -35,6 +37,8 @@ CREATE TABLE job (
 ) STRICT, WITHOUT ROWID
 """
 _WHERE = "WHERE cell = ? AND label = ? AND round = ? AND client = ?"
+_TRIES, _GLANCE = 5, 0.02
+"""Who only looks whether the run is locked holds the lock for less than so many seconds."""
 
 
 class Ledger:
@@ -182,3 +186,27 @@ class Ledger:
             f"UPDATE job SET {change} {_WHERE}",
             [(*values, spec.cell, spec.label, key.round, key.client) for key in spec.keys],
         )
+
+
+def lock_run(path: Path) -> IO[str]:
+    """Lock the run until the file is closed or the process dies.
+
+    A file of its own, since closing another handle of a database drops SQLite's own locks on it.
+
+    Args:
+        path: of the ledger.
+
+    Raises:
+        StoreError: another process holds the lock.
+        ConfigError: the lock is a link or no file.
+    """
+    lock = open_lock(path.with_suffix(".lock"))
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_GLANCE)
+        else:
+            return lock
+    lock.close()
+    raise StoreError(f"{path}: another process is at work on this run. Wait for it, or stop it.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -23,40 +22,24 @@ SHARPNESS = 20.0
 """Inverse temperature of a target that follows from the guess, on cosines to the word table."""
 
 
-class LabelSearch(ABC):
-    """Representation of a candidate's labels during the search."""
+class LabelSearch:
+    """Representation of a candidate's labels during the search; of known classes, themselves."""
 
-    @abstractmethod
     def start(self, known: tuple[int, ...] | None, free: Tensor, rng: torch.Generator) -> Tensor:
         """Starting values of one candidate; ``free (sentence, token)`` marks the words' places."""
+        del free, rng
+        return torch.tensor(known)
 
-    @abstractmethod
     def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
         """Labels for the loss from ``values (victim, candidate, ...)``, embeddings and mask.
 
         The latter may leave out padding at the end, of which values have places.
         """
-
-    @abstractmethod
-    def settled(self, values: Tensor, victim: int, ids: Tensor, mask: Tensor) -> Tensor:
-        """Final labels of one candidate with tokens ``ids (sentence, token)``."""
-
-
-class Classes(LabelSearch):
-    """Known classes ``(sentence,)``."""
-
-    def start(self, known: tuple[int, ...] | None, free: Tensor, rng: torch.Generator) -> Tensor:
-        """The known classes."""
-        del free, rng
-        return torch.tensor(known)
-
-    def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
-        """The same."""
         del victims, guess, mask
         return values
 
     def settled(self, values: Tensor, victim: int, ids: Tensor, mask: Tensor) -> Tensor:
-        """The same."""
+        """Final labels of one candidate with tokens ``ids (sentence, token)``."""
         del victim, ids, mask
         return values
 

@@ -88,17 +88,11 @@ class Matching:
             next(model.network.parameters()),
         )
 
-    def only(self, victims: slice) -> Matching:
-        """The matching restricted to some of the victims."""
-        chosen = object.__new__(Matching)
-        chosen._model, chosen._objective = self._model, self._objective
-        chosen._targets = {names: target.only(victims) for names, target in self._targets.items()}
-        return chosen
-
     def __call__(
         self,
         guess: Tensor,
         batch: Batch,
+        victims: slice = slice(None),
         *,
         create_graph: bool = True,
     ) -> Tensor:
@@ -107,12 +101,13 @@ class Matching:
         Args:
             guess: word embeddings.
             batch: labels and mask of all examples of all guesses, in their order.
+            victims: whose guesses they are.
             create_graph: whether the result is to be differentiated.
         """
         total = guess.new_zeros(guess.shape[:2])
         count = guess.new_zeros(len(guess), 1)
         for group in self._model(guess.flatten(0, 1), batch, create_graph=create_graph):
-            target = self._targets[group.names]
+            target = self._targets[group.names].only(victims)
             terms = _Terms(group, target, len(guess)).distance(self._objective)
             total = total + torch.where(target.alive[..., None], terms, 0).sum(0)
             count += target.alive.sum(0)[:, None]

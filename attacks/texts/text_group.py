@@ -18,7 +18,7 @@ from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay, observed_gradient, replay, step_length
 from attacks.observed.word_rows import noise_variance, standing_out
 from attacks.texts.frames import Frames, Vocabulary, frame, words_of
-from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
+from attacks.texts.label_search import LabelSearch, NextTokens, Targets
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.low_rank import shrink
 from attacks.texts.matching import Matching, TextObjective, adapted, stepped
@@ -200,7 +200,7 @@ class TextGroup:
         if self.task.spec.kind == "language-modelling":
             return NextTokens(network)
         if self.task.spec.num_classes:
-            return Classes()
+            return LabelSearch()
         return Targets(self.observations, network)
 
     def _lane(

@@ -239,7 +239,7 @@ class Search:
         flat = mask.flatten(0, 2)
         meant = self.frames.meaning.labels(labels, victims, guess, mask)
         batch = Batch(torch.zeros_like(flat), meant.flatten(0, 2), flat)
-        return self._matching.only(victims)(guess, batch, create_graph=create_graph)
+        return self._matching(guess, batch, victims, create_graph=create_graph)
 
 
 def passes(longest: Sequence[int], lines: int, size: int, *, on_cpu: bool) -> list[slice]:

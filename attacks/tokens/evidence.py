@@ -47,9 +47,9 @@ class Normal:
         return math.log(share / width) - ((value - self.mean) / width).square() / 2
 
     @classmethod
-    def around(cls, values: Tensor, low: float = 0.16, high: float = 0.84) -> Normal:
+    def around(cls, values: Tensor) -> Normal:
         """Median and half the distance between two quantiles, at least ``_LEAST_SPREAD``."""
-        middle, *ends = values.quantile(values.new_tensor([0.5, low, high])).tolist()
+        middle, *ends = values.quantile(values.new_tensor([0.5, 0.16, 0.84])).tolist()
         return cls(middle, max(_LEAST_SPREAD, (ends[1] - ends[0]) / 2))
 
 
@@ -116,12 +116,6 @@ class Evidence:
     def gram(self) -> Tensor:
         """``Y Y^T``, ``(width, width)``."""
         return self.seen.matrix @ self.seen.matrix.T
-
-    @property
-    def variance(self) -> float:
-        """Of the noise of an entry of ``Y``, at least ``LEAST_NOISE`` of its mean square."""
-        square = float(self.seen.matrix.square().mean())
-        return max(self.seen.noise**2, LEAST_NOISE * square)
 
     def ratio(self, statistic: Tensor) -> Tensor:
         """Log-likelihood ratio of a token at its place against any other, clamped."""

@@ -29,7 +29,7 @@ def rm(
 
     Guesses, scores and report then stay, and fedsim run captures the same updates again.
     """
-    from attacks.scheduling.run_lock import lock_run
+    from attacks.scheduling.ledger import lock_run
 
     check_version(run)
     cells = [path.parent for path in sorted(run.glob("*/cell.json"))]

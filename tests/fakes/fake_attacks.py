@@ -135,8 +135,6 @@ class FakeClient(Fake):
 class FakeLearner(Fake):
     """Learns a shift from the auxiliary rows first."""
 
-    learned_once: ClassVar[bool] = True
-
     def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors:
         self._log("prepared", f"{observation.key} {observation.knowledge.labels}")
         rows = job.auxiliary()

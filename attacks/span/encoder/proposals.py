@@ -59,11 +59,6 @@ class PositionScores:
         few = self.words[1:].topk(size, dim=1, largest=False).values.median(1).values
         return self.statistics[1:, self.end] - few
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sentence."""
-        return len(self.statistics)
-
     def lengths(self, possible: Sequence[int], count: int) -> list[int]:
         """The lengths that the end token's place makes likeliest."""
         return sorted(possible, key=lambda n: float(self.ends[n - 2]))[:count]

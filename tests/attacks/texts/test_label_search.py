@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.texts.label_search import Classes, NextTokens, Targets
+from attacks.texts.label_search import LabelSearch, NextTokens, Targets
 from fedsim.errors import CannotAttack
 from fedsim.store.capture import Observation
 from fedsim.types import Batch
@@ -41,7 +41,7 @@ def targets(victim: Victim, *seen: Observation) -> Targets:
 
 
 def test_known_classes_stay() -> None:
-    classes = Classes()
+    classes = LabelSearch()
     start = classes.start((2, 0), FREE, rng())
     assert start.tolist() == [2, 0]
     values = start[None, None]

@@ -206,11 +206,11 @@ def test_a_pass_is_as_wide_as_its_longest(bert: Victim, monkeypatch: pytest.Monk
     widths: list[tuple[int, int]] = []
     whole = Matching.__call__
 
-    def noted(self: Matching, guess: Tensor, batch: Batch, **options: Any) -> Tensor:
+    def noted(self: Matching, guess: Tensor, batch: Batch, *options: Any, **named: Any) -> Tensor:
         assert batch.mask is not None
         assert guess.shape[-2] == batch.mask.shape[1] == int(batch.mask.sum(1).max())
         widths.append((len(guess), guess.shape[-2]))
-        return whole(self, guess, batch, **options)
+        return whole(self, guess, batch, *options, **named)
 
     monkeypatch.setattr(Matching, "__call__", noted)
     monkeypatch.setattr("attacks.texts.text_search.PADDED", 2)

@@ -23,9 +23,8 @@ from matplotlib.figure import Figure
 from websockets.sync.client import connect
 
 from attacks.scheduling.jobs import JobSpec, Progress
-from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.ledger import Ledger, lock_run
 from attacks.scheduling.prepared import Sketch
-from attacks.scheduling.run_lock import lock_run
 from experiments.analysis.frames import DefenseInSetting
 from experiments.commands.run import _watched
 from experiments.extras.watch.server import SCRIPT, Feed, Server, _draw, page, serve
