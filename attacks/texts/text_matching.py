@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.engine.descent import SearchProgress
-from attacks.texts.frames import Lowest, ordered
+from attacks.engine.descent import Best, SearchProgress
+from attacks.texts.frames import ordered
 from attacks.texts.language_prior import load_prior
 from attacks.texts.substitutions import substituted
 from attacks.texts.text_group import Hypothesis, TextGroup, hypotheses
@@ -200,21 +200,26 @@ def start(search: Search, draws: int, rngs: Sequence[torch.Generator], *, rescal
         # Nothing is drawn for padding, which depends on the victims that share the group.
         longest = int(search.frames.mask[victim].sum(-1).max())
         for lane in range(search.guess.shape[1]):
-            lowest = Lowest()
+            best = Best(search.guess[victim, lane][None])
             for count in _portions(search, draws):
                 drawn = torch.randn(count, sentences, longest, width, generator=rng)
                 drawn = pad(drawn, (0, 0, 0, tokens - longest)).to(search.guess)
                 drawn = search.framed(drawn, victim, lane)
-                lowest.offer(search.distances(victim, lane, drawn), drawn)
+                _offer(best, search.distances(victim, lane, drawn), drawn)
             for count in _portions(search, draws if draws > 1 else 0):
                 orders = _shuffles(search.frames.free[victim, lane].cpu(), count, rng)
-                drawn = ordered(lowest.candidate, orders.to(search.guess.device))
-                lowest.offer(search.distances(victim, lane, drawn), drawn)
-            search.guess[victim, lane] = lowest.candidate
+                drawn = ordered(best.candidate[0][0], orders.to(search.guess.device))
+                _offer(best, search.distances(victim, lane, drawn), drawn)
+            search.guess[victim, lane] = best.candidate[0][0]
         if rescale:
             norms = search.guess[victim].norm(dim=-1, keepdim=True).clamp(min=1e-12)
             search.guess[victim] *= search.vocabulary.size / norms
     search.reset()
+
+
+def _offer(best: Best, scores: Tensor, candidates: Tensor) -> None:
+    nearest = scores.nan_to_num(torch.inf).argmin()
+    best.offer(scores[nearest][None], candidates[nearest][None])
 
 
 def _portions(search: Search, total: int) -> Iterator[int]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.engine.descent import Best
-from attacks.texts.frames import Frames, Lowest, Vocabulary
+from attacks.texts.frames import Frames, Vocabulary
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Matching
 from attacks.texts.text_options import TextOptions
@@ -153,8 +153,7 @@ class Search:
         The best and the last guess of each lane are rounded to tokens and compared by gradient and
         prior.
         """
-        lowest = Lowest()
-        lanes = self.guess.shape[1]
+        tried, lanes = list[tuple[float, Tensor, Tensor, int, float]](), self.guess.shape[1]
         best, labels = (part.unflatten(0, (-1, lanes))[victim] for part in self.best.candidate)
         for lane in range(lanes):
             ends = (
@@ -164,8 +163,9 @@ class Search:
             for guess, label in ends:
                 ids = self._with_frame(self.vocabulary.nearest(guess), victim, lane)
                 score, distance = self.score(victim, lane, ids, label)
-                lowest.offer(score, ids[None], (label, lane, float(distance)))
-        return lowest.candidate, *lowest.extra
+                lost = float(score.nan_to_num(torch.inf))
+                tried.append((lost, ids, label, lane, float(distance)))
+        return min(tried, key=lambda end: end[0])[1:]
 
     def score(
         self, victim: int, lane: int, ids: Tensor, labels: Tensor | None = None
