@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -80,31 +80,31 @@ class GradientPursuit:
         self._gradients.append(self.match.gradient(line))
         self._fit()
 
-    def exchange(self, lines: Mapping[int, Tensor]) -> None:
-        """Take other lines in place of some."""
-        for index, line in lines.items():
-            self.lines[index], self._gradients[index] = line, self.match.gradient(line)
+    def exchange(self, index: int, line: Tensor) -> None:
+        """Take another line in place of one."""
+        self.lines[index], self._gradients[index] = line, self.match.gradient(line)
         self._fit()
 
     def residual(self, *but: int) -> Tensors:
         """The update less what the lines but some explain."""
-        weights = self._weights.clone()
-        weights[list(but)] = 0
-        return less(
-            self.whole, [self.match.shown(gradient) for gradient in self._gradients], weights
-        )
+        return less(self.whole, self._shown, self._but(but))
 
     def part(self, *but: int) -> Tensors:
         """What the lines but some explain, whether or not it was sent."""
-        weights = self._weights.clone()
-        weights[list(but)] = 0
         nothing = {name: torch.zeros_like(value) for name, value in self.whole.items()}
-        return less(nothing, self._gradients, -weights)
+        return less(nothing, self._gradients, -self._but(but))
+
+    @property
+    def _shown(self) -> list[Tensors]:
+        return [self.match.shown(gradient) for gradient in self._gradients]
+
+    def _but(self, rows: Sequence[int]) -> Tensor:
+        weights = self._weights.clone()
+        weights[list(rows)] = 0
+        return weights
 
     def _fit(self) -> None:
-        self._weights = fitted(
-            self.whole, [self.match.shown(gradient) for gradient in self._gradients]
-        )
+        self._weights = fitted(self.whole, self._shown)
 
 
 def fitted(whole: Tensors, parts: Sequence[Tensors]) -> Tensor:

@@ -108,12 +108,13 @@ class DirectionalShift:
     @torch.no_grad()
     def logs(self, lines: Tensor) -> tuple[Tensor, Tensor]:
         """The same behind each token of lines, ``(line, token, vocabulary)``."""
-        mask = torch.ones_like(lines)
-        states = [
+        return self._difference(self._states(lines, torch.ones_like(lines)))
+
+    def _states(self, lines: Tensor, mask: Tensor) -> list[Tensor]:
+        return [
             network.base_model(input_ids=lines, attention_mask=mask).last_hidden_state
             for network in self._networks
         ]
-        return self._difference(states)
 
     def _difference(self, states: list[Tensor]) -> tuple[Tensor, Tensor]:
         behind, ahead = self._logs(states)
@@ -159,11 +160,7 @@ class DirectionalShift:
         """The same for each place but the first of each line, ``(place, vocabulary)``."""
         ids = pad_sequence([*lines], batch_first=True)  # behind the tokens, which do not see it
         mask = pad_sequence([torch.ones_like(line) for line in lines], batch_first=True)
-        states = [
-            network.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
-            for network in self._networks
-        ]
-        scores = []
+        states, scores = self._states(ids, mask), []
         for index, line in enumerate(lines):
             trust = states[0].new_ones(len(line) - 1, 1)
             trust[0] = _START_TRUST

@@ -285,7 +285,7 @@ class Decoder:
             ended = [line.new_tensor(self.tree.ended(sentence.ids)) for sentence in more]
             if ended:
                 matcher = self.match.against(best.residual(index))
-                best.exchange({index: ended[int(matcher.similarities(ended).argmax())]})
+                best.exchange(index, ended[int(matcher.similarities(ended).argmax())])
         lines = self.tree.lines(sentences, self.count, self.traces.words)
         if len(best.lines) < self.count:
             best = choose(self.match, lines, self.count, best)
