@@ -136,8 +136,8 @@ class SpanSentence(NamedTuple):
 
 def grown(
     test: SpanTest, tokens: Sequence[Tensor], limit: float, beam: int, job: Job, *, public: bool
-) -> tuple[list[SpanSentence], bool]:
-    """Sentences of a causal network, grown token by token, and whether time ran out.
+) -> list[SpanSentence]:
+    """Sentences of a causal network, grown token by token.
 
     A token's input depends on its prefix alone. A prefix that no token extends within the span is
     a complete sentence. If more than ``beam`` prefixes fit, the nearest are kept.
@@ -163,7 +163,7 @@ def grown(
         sentences = [_only(test, torch.cat(list(tokens)), limit)]
     else:
         sentences = grow(_Near(test, tokens, limit, beam, job), prefixes, len(tokens), job)
-    return [sentence for sentence in sentences if _is_text(sentence, test)], job.expired
+    return [sentence for sentence in sentences if _is_text(sentence, test)]
 
 
 @dataclass(frozen=True)

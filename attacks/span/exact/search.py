@@ -67,8 +67,9 @@ class ExactSearch:
         causal = traces.layers.causal and shortlist.clear
         limits = (*[_TIGHTER] * shortlist.lowest, 1, _RETRY) if causal else (1,)
         for wider in limits:
-            sentences, expired = self._search(test, shortlist, wider)
+            sentences = self._search(test, shortlist, wider)
             sentences = sentences or ranked(shortlist, self._count or 1)
+            expired = self.job.expired
             new = self._proven(prover, test, traces, sentences)
             if wider < 1 and not (new.certified or expired):
                 continue
@@ -141,32 +142,27 @@ class ExactSearch:
         note = f"{len(lines)} texts that do not see one another, packed into {rows}"
         return replace(guess, guess=batch_of(lines, task, [-1] * len(lines))), note
 
-    def _search(
-        self, test: SpanTest, shortlist: Candidates, wider: float
-    ) -> tuple[list[SpanSentence], bool]:
+    def _search(self, test: SpanTest, shortlist: Candidates, wider: float) -> list[SpanSentence]:
         if not shortlist.clear:
-            return ranked(shortlist, self._count or 1), self.job.expired
+            return []
         if test.layers.causal:
             return self._grown(test, shortlist, wider * shortlist.limit)
         return self._descended(test, shortlist)
 
-    def _grown(
-        self, test: SpanTest, shortlist: Candidates, limit: float
-    ) -> tuple[list[SpanSentence], bool]:
+    def _grown(self, test: SpanTest, shortlist: Candidates, limit: float) -> list[SpanSentence]:
         """Sentences of a causal model; padding on the left lets each begin at another place."""
         tokens, sentences = shortlist.tokens, list[SpanSentence]()
         alone = shortlist.everywhere or shortlist.public
         for place in range(1 if alone else len(tokens)):
             placed = test.placed_at(shortlist.begin + place)
-            more, expired = grown(
+            sentences += grown(
                 placed, tokens[place:], limit, _BEAM, self.job, public=shortlist.public
             )
-            sentences += more
-            if expired or (sentences and self._filled(test, sentences)):
+            if self.job.expired or (sentences and self._filled(test, sentences)):
                 break
             if place == 0 and (rows := self._packed(test, shortlist, limit, sentences)):
-                return rows, self.job.expired
-        return sentences, self.job.expired
+                return rows
+        return sentences
 
     def _packed(
         self, test: SpanTest, shortlist: Candidates, limit: float, sentences: list[SpanSentence]
@@ -186,7 +182,7 @@ class ExactSearch:
         tokens = [shortlist.tokens[0], *[words] * (most - 1)]
         for last in list(dict.fromkeys(ends))[:_RESTARTS]:
             placed = test.placed_at(0, int(last))
-            rows, _ = grown(placed, tokens, limit, _BEAM, self.job, public=shortlist.public)
+            rows = grown(placed, tokens, limit, _BEAM, self.job, public=shortlist.public)
             if rows and self._fits(test, rows) and self._filled(test, rows):
                 return rows
         return []
@@ -199,7 +195,7 @@ class ExactSearch:
         inputs = {row.ids[:end] for row in rows for end in range(1, len(row.ids) + 1)}
         return len(inputs) <= test.subspace.rank + (self._count or 1)
 
-    def _descended(self, test: SpanTest, shortlist: Candidates) -> tuple[list[SpanSentence], bool]:
+    def _descended(self, test: SpanTest, shortlist: Candidates) -> list[SpanSentence]:
         """Sentences of an encoder."""
         ends, lengths = self.model.task.tokens([""])[0], self.model.observation.knowledge.lengths
         if len(ends) < 2:
@@ -233,7 +229,7 @@ class ExactSearch:
                     self._count is None and any(sentence.in_span for sentence in sentences)
                 ):
                     break
-        return sentences, self.job.expired
+        return sentences
 
     def _descent(
         self,

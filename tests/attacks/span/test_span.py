@@ -155,7 +155,7 @@ def test_classes_of_a_causal_classifier() -> None:
 def test_no_sentence_in_the_span_is_a_guess_of_the_nearest_tokens(
     gpt2: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attacks.span.exact.search.grown", lambda *_, **__: ([], False))
+    monkeypatch.setattr("attacks.span.exact.search.grown", lambda *_, **__: [])
     monkeypatch.setattr("attacks.span.span.LikelihoodSearch.run", lambda _: None)
     seen, _ = gpt2.capture([3, 4], FROZEN)
     assert run(gpt2, seen).confidence == ("guess", "guess")
