@@ -490,7 +490,7 @@ def test_unproven_images_are_no_more_than_claimed() -> None:
     net = Net()
     refusals = (
         ({"claimed_examples": 1}, r"explains the update by \d+ examples, and there are 1"),
-        ({"num_examples": 1}, r"noise, left-out entries .* add to the rank"),
+        ({"num_examples": 1}, r"entries that were cut .* add to the rank"),
     )
     for told, said in refusals:
         with pytest.raises(CannotAttack, match=said):
