@@ -32,14 +32,14 @@ def expanded(
     turned = [part for pair in zip(parts[:half], parts[half:], strict=False) for part in pair]
     for names in orders:
         for given in (parts, turned):
-            if found := _read(list(given), [expected[name] for name in names]):
-                return dict(zip(names, found[0], strict=True)), found[1]
+            if whole := _read(list(given), [expected[name] for name in names]):
+                return dict(zip(names, whole[0], strict=True)), whole[1]
     for names in orders if len(parts) == 2 else ():
         like = [expected[name] for name in names]
         sizes = [value.numel() for value in like]
         first, second = parts
-        if (whole := _scattered(first, second, first.new_empty(sum(sizes)))) is not None:
-            shaped = map(Tensor.view_as, whole.split(sizes), like)
+        if (vector := _scattered(first, second, first.new_empty(sum(sizes)))) is not None:
+            shaped = map(Tensor.view_as, vector.split(sizes), like)
             return dict(zip(names, shaped, strict=True)), _PAIRS
     return {}, ""
 

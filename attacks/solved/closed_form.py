@@ -139,8 +139,8 @@ def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job
             )
         if sequence.first is not None:
             weight = gradient[sequence.first.weight]
-            told = {"rounded": proof.holds, "masked": masked}
-            better = shown(observation, task, batch, weight, proof.error, **told)
+            state = {"rounded": proof.holds, "masked": masked}
+            better = shown(observation, task, batch, weight, proof.error, **state)
             if better is not None:
                 scale = scale_note(target.trusted) if scaled and proof.error < EXPLAINED else ""
                 return replace(better, note="; ".join(filter(None, (better.note, scale))))

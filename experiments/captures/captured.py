@@ -146,8 +146,8 @@ class Captured:
             return seen, None
         sent = named(seen.sent, self._network, "before", partial=True).tensors
         arrays = ({k: v.numpy() for k, v in tensors.items()} for tensors in (sent, dense))
-        found = Finding("parts", f"it came as {parts}")
-        return replace(seen, sent=sent, received=dense, kind=kind_of(*arrays)), found
+        finding = Finding("parts", f"it came as {parts}")
+        return replace(seen, sent=sent, received=dense, kind=kind_of(*arrays)), finding
 
     def _joined(self, seen: Observation) -> Observation:
         """With the model's tensors that came in other records, as of apps with one a layer."""

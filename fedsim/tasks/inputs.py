@@ -130,7 +130,7 @@ def refuse_codes(network: nn.Module, shape: tuple[int, ...]) -> None:
     shapes = [shape, (_CODES,)] if shape else [(_CODES,)]
     if (
         tables
-        and not any(_takes(network, torch.rand(1, *each)) for each in shapes)
+        and not any(_takes(network, torch.full((1, *each), 0.5)) for each in shapes)
         and any(_takes(network, torch.zeros(1, *each, dtype=torch.int64)) for each in shapes)
     ):
         raise ConfigError(
