@@ -15,7 +15,7 @@ from torch import nn
 
 from experiments.pipeline import execute
 from fedsim.errors import ConfigError
-from fedsim.models import TEXT_MODELS, transformer
+from fedsim.models import TEXT_MODELS, image_network, transformer
 from fedsim.process import one_thread
 from fedsim.seeds import seeded
 from tests.apps.cases import TEXT, Make, simulate
@@ -60,6 +60,19 @@ def test_two_threads_build_the_same_network_and_leave_the_initialisers_alone() -
 
     assert len(set(beside(built, 10))) == 1
     assert dict(vars(nn.init)) == before
+
+
+def test_a_network_that_another_thread_builds_waits_for_the_draws_of_this_one() -> None:
+    """Layers draw from the global generator, whether or not their weights are replaced later."""
+    other = threading.Thread(target=image_network, args=("lenet", (3, 16, 16), 4, {}))
+    with seeded(7):
+        expected = torch.rand(8)
+    with seeded(7):
+        other.start()
+        other.join(0.5)
+        drawn_beside = torch.rand(8)
+    other.join()
+    assert torch.equal(drawn_beside, expected)
 
 
 def test_a_network_is_blank_in_one_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,8 @@ def _trace(network: nn.Module, task: Task, head: Head) -> list[_Call]:
 
         return hook
 
-    pixels = torch.rand(1, *task.spec.input_shape).to(next(network.parameters()))
+    rng = torch.Generator().manual_seed(0)
+    pixels = torch.rand(1, *task.spec.input_shape, generator=rng).to(next(network.parameters()))
     batch = Batch(pixels, task.any_labels(1).to(pixels.device))
     with ExitStack() as stack, torch.no_grad():
         for name, part in network.named_modules():

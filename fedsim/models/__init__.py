@@ -22,6 +22,7 @@ from fedsim.models.resnets import (
     ResNet20,
 )
 from fedsim.models.vit import ViT
+from fedsim.process import PROCESS
 
 IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
     "lenet": LeNet,
@@ -88,6 +89,7 @@ def image_network(
         options: of a class of fedsim's; an added function gets none.
     """
     factory = image_model(name)
-    if isinstance(factory, type) and issubclass(factory, ImageNetwork):
-        return factory(input_shape, num_classes, **options)
-    return cast(Callable[..., nn.Module], factory)(num_classes=num_classes)
+    with PROCESS:  # layers draw from the global generator, which another thread may have seeded
+        if isinstance(factory, type) and issubclass(factory, ImageNetwork):
+            return factory(input_shape, num_classes, **options)
+        return cast(Callable[..., nn.Module], factory)(num_classes=num_classes)
