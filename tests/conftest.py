@@ -1,7 +1,5 @@
 """The suite's one Ray cluster, one torch thread and the same random numbers for every test."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter

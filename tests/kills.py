@@ -1,7 +1,5 @@
 """Commands in processes that start in milliseconds and die without warning, and what they leave."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

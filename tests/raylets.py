@@ -1,7 +1,5 @@
 """Ray nodes as processes of their own, which a test may kill as a machine dies."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """Tensors in parts: pairs of values and places, and factors, as clients order them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Nothing mixes devices: attacks and clients compute on one whose tensors are not the CPU's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Facts with a source: none stands in for a surer one, and who needs a sure one asks for it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

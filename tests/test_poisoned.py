@@ -1,7 +1,5 @@
 """Memory that nothing has written reaches no weight and no result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Threads of one process that build networks and draw at once, each as if it were alone."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A page that is passed on names no folder and no user of the machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Switches of the whole process are turned under its lock, or where nothing else runs."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """No character of data that hides, moves or reorders text reaches a terminal, table or page."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

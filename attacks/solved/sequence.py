@@ -128,9 +128,8 @@ def _trace(network: nn.Module, task: Task, head: Head) -> list[_Call]:
 
         return hook
 
-    rng = torch.Generator().manual_seed(0)
-    pixels = torch.rand(1, *task.spec.input_shape, generator=rng).to(next(network.parameters()))
-    batch = Batch(pixels, task.any_labels(1).to(pixels.device))
+    pixels = torch.rand(1, *task.spec.input_shape, generator=torch.Generator().manual_seed(0))
+    batch = Batch(pixels, task.any_labels(1)).to(next(network.parameters()).device)
     with ExitStack() as stack, torch.no_grad():
         for name, part in network.named_modules():
             if not list(part.children()):

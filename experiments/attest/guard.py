@@ -57,6 +57,7 @@ told. Half finds words in 1 more of the 72."""
 _UNITS, _ROWS = 64, 256
 """Units of the layer whose span is asked, and rows of words, in use or not: enough for a share, and
 a small part of a step. Half of the units finds rows in 3 of the 72 less, and twice in 3 more."""
+_TABLES = (nn.Embedding, nn.EmbeddingBag)
 _BEYOND, _PRIME = 64, 10_007
 """Columns of the inputs that are asked beyond their count, and the stride by which they are taken:
 a change that the inputs span is spanned in these, too."""
@@ -89,7 +90,7 @@ class Note(Record):
 
 @dataclass
 class _Layer:
-    """A linear layer, or a table of words, with what it was given."""
+    """A linear layer, or a table of words or of other codes, with what it was given."""
 
     name: str
     module: nn.Module
@@ -112,9 +113,7 @@ class _Layer:
     @cached_property
     def shape(self) -> tuple[int, int]:
         """Outputs, or rows of a table, and inputs."""
-        weight = self.module.weight
-        assert isinstance(weight, Tensor)
-        first, second = weight.shape
+        first, second = self.module.get_parameter("weight").shape
         return (second, first) if _transposed(self.module) else (first, second)
 
     @property
@@ -133,7 +132,7 @@ class _Layer:
         taken = _tensor(args)
         if taken is None or not torch.is_grad_enabled():
             return
-        if isinstance(self.module, nn.Embedding):
+        if isinstance(self.module, _TABLES):
             if self.used is None:
                 self.used = taken.new_zeros(self.shape[0], dtype=torch.bool)
             self.used[taken.flatten()] = True
@@ -301,7 +300,11 @@ class Change:
         told = [name for name in names if name in reply and name in sent][:_TELLING]
         if not told:
             return cls(sent, reply, weights=False)
-        start, end = (np.concatenate([_some(part[k]) for k in told]) for part in (sent, reply))
+        strides = {k: max(1, math.prod(reply[k].shape) // _KIND) for k in told}
+        start, end = (
+            np.concatenate([_rows(part[k], slice(None, None, strides[k])).ravel() for k in told])
+            for part in (sent, reply)
+        )
         products = (float(np.vdot(*pair)) for pair in ((start, start), (end, end), (start, end)))
         return cls(sent, reply, are_weights(*products))
 
@@ -316,23 +319,20 @@ class Change:
         return moved
 
 
-def _some(value: Array | Tensor) -> Array:
-    return _rows(value, slice(None, None, max(1, math.prod(value.shape) // _KIND))).ravel()
-
-
 def _rows(value: Array | Tensor, rows: Rows = ALL, *, transposed: bool = False) -> Array:
     """Some of them, on the CPU in float32."""
-    if isinstance(value, Tensor) and value.dtype == torch.float32 and not value.is_cuda:
-        value = value.detach().numpy()
+    if isinstance(value, Tensor):
+        value = value.detach().to_dense()  # a table's gradient may be sparse
+        value = value.numpy() if value.dtype == torch.float32 and not value.is_cuda else value
     part = value[:, rows].T if transposed else value[rows]
     if isinstance(part, Tensor):
-        part = part.detach().float().cpu().numpy()
+        part = part.float().cpu().numpy()
     return np.asarray(part, np.float32)
 
 
 def _is_asked(module: nn.Module) -> bool:
     held = [p for p in module._parameters.values() if p is not None and p.requires_grad]
-    return bool(held) and (isinstance(module, nn.Linear | nn.Embedding) or _transposed(module))
+    return bool(held) and (isinstance(module, (nn.Linear, *_TABLES)) or _transposed(module))
 
 
 def _transposed(module: nn.Module) -> bool:

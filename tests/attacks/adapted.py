@@ -1,7 +1,5 @@
 """Clients of models with LoRA adapters."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Captures of a tiny network with jobs of the fake attacks, and single victims in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A tiny network whose normalisation layers keep running statistics, and its clients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

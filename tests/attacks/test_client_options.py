@@ -1,7 +1,5 @@
 """An option of local training that is added later is replayed, or refused by name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

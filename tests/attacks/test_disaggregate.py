@@ -1,7 +1,5 @@
 """Single clients' rows from sums whose cohorts overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

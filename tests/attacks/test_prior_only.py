@@ -1,7 +1,5 @@
 """The null baseline knows the auxiliary rows and nothing of the update."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Clients of small text models in memory, what they send, and the texts that it holds."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from dataclasses import dataclass

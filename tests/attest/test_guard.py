@@ -77,6 +77,18 @@ def test_steps_whose_batch_is_written_over_are_asked_together(noise: float) -> N
     assert note.passes == bool(noise)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("table", [nn.Embedding, nn.EmbeddingBag])
+def test_codes_in_use_show_in_their_table(table: Any, sparse: bool) -> None:
+    network, guard = table(500, 16, sparse=sparse), fedsim.Guard("words")
+    with guard.watching():
+        network(torch.randint(80, (4, 20))).sum().backward()
+    gradient = network.weight.grad
+    assert not guard.check(network.state_dict(), {"weight": gradient}).passes
+    noisy = {"weight": gradient.to_dense() + 100 * torch.randn(500, 16)}
+    assert guard.check(network.state_dict(), noisy).passes
+
+
 def test_each_test_names_its_layer() -> None:
     assert ("words", "bert.embeddings.word_embeddings") in guarded("tiny-bert", 1).shows
     assert ("rows", "body.1") in guarded("mlp", 1).shows

@@ -1,7 +1,5 @@
 """Components and thresholds of span are changed from outside, and come back afterwards."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

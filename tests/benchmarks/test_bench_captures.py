@@ -1,7 +1,5 @@
 """What is said of captures: rows of both tables; another cause, and words of no text, are seen."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

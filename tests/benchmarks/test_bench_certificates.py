@@ -1,7 +1,5 @@
 """Certificates on random draws: right guesses get them, wrong ones never; a wrong rule is seen."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Each supported architecture: what the table says of it, and what the attacks make of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

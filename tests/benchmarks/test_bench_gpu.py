@@ -1,7 +1,5 @@
 """``benchmarks gpu`` without one: its parts on the CPU, and a device that computes otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The yardstick of the image benchmark takes the attack's own steps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.func import grad_and_value

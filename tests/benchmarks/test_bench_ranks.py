@@ -1,7 +1,5 @@
 """The ranks are those of a plain search, and the updates those of a client."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Public code runs beside ours on the same weights, rows and update."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The yardstick of the benchmark computes what the attack computes, and every part is there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """What two commits made is compared place by place, without clocks and the names of options."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

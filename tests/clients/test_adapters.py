@@ -1,7 +1,5 @@
 """Clients that train adapters: what crosses the wire, what stays as it is, what a replay says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A client trains on the device of its cell, as exactly as asked, or not at all."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Any batch that a client trains on is noted, as its network takes it."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

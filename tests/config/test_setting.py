@@ -1,7 +1,5 @@
 """What the attacker owns is no private text, also once both are cut."""
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Any

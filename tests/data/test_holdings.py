@@ -1,7 +1,5 @@
 """Private rows overlap with no other rows of a cell, neither by number nor by content."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The real data sets, where ``FEDSIM_HUB`` names a folder with them."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Partitions: disjoint, seeded, as skewed as asked, and never with an empty client."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows of local folders and built-ins: columns found by type, numbers kept, mistakes explained."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The written sentences: varied, of the promised length, and never in two splits."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The drawn pictures: fixed by split and number, smooth, and as many kinds as promised."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Slices of splits, against the datasets library's own reading of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedsim.data.rows import Split

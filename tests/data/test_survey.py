@@ -1,7 +1,5 @@
 """The built-in table: values come back from inputs, and metrics judge each column by its grid."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Anybody's table is a data set: a file, a folder or what ``save_to_disk`` wrote."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Transformations of images, and their undoing."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

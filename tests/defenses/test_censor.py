@@ -1,7 +1,5 @@
 """CENSOR beside its published code."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

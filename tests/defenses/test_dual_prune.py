@@ -1,7 +1,5 @@
 """The largest and the smallest are left out."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Frozen first factors."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 

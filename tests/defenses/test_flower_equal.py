@@ -1,7 +1,5 @@
 """Clipping and local noise beside the mods that Flower ships, on the same reply."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

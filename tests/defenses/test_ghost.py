@@ -1,7 +1,5 @@
 """Shadows of texts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

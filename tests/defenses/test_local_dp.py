@@ -1,7 +1,5 @@
 """Flower's local differential privacy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

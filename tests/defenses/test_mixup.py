@@ -1,7 +1,5 @@
 """Mixtures of pictures, and what bytes tell of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

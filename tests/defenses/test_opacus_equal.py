@@ -1,7 +1,5 @@
 """DP-SGD beside Opacus' own engine, on the same model, batch and generator."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

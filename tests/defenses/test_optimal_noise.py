@@ -1,7 +1,5 @@
 """Noise by what a coordinate tells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

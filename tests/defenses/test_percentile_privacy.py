@@ -1,7 +1,5 @@
 """NVFlare's percentile filter."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

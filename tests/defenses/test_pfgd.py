@@ -1,7 +1,5 @@
 """Pruned frequencies."""
 
-from __future__ import annotations
-
 import math
 
 import torch

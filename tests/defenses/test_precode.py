@@ -1,7 +1,5 @@
 """PRECODE: what its draws do, and that an attacker reads them off the update of one example."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Defenses of papers: each does what its formula says, and tells an attacker what it does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Soteria beside its published code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Truncated singular values."""
 
-from __future__ import annotations
-
 import math
 
 import torch

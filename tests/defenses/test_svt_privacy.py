@@ -1,7 +1,5 @@
 """NVFlare's sparse vector filter."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

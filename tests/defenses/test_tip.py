@@ -1,7 +1,5 @@
 """Noise on high frequencies of kernels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

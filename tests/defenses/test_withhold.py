@@ -1,7 +1,5 @@
 """What is withheld is not sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What commands say."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

@@ -1,7 +1,5 @@
 """A finished run, which tests may copy, and the command line in this process."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import signal

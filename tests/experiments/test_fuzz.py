@@ -1,7 +1,5 @@
 """Inputs drawn at random: never a traceback, and nothing is changed without a word."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

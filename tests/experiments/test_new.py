@@ -1,7 +1,5 @@
 """``fedsim new``: every template runs as it is written, and is the code of the tutorial."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attacks that misbehave on request, installed as a user's package is: by entry points."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

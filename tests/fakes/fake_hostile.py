@@ -1,7 +1,5 @@
 """An attack that harms the process around it, installed as a user's package is."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Image models of somebody else, as torchvision's or timm's: functions of ``num_classes``."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

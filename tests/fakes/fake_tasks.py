@@ -1,7 +1,5 @@
 """Tasks of somebody else, installed as a user's package is: by entry points."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Every built-in defense as another package would have it: a class of its own behind the hooks."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, cast, get_type_hints

@@ -1,7 +1,5 @@
 """Adapters beside frozen layers: what is trained, what they start from, what they compute."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The language model of Learning To Invert against PyTorch's own encoder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Flower's strategies behind the eavesdropper, with frozen tensors; what they cannot do."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Central DP: the server receives what it would without, and the global model pays."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

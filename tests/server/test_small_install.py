@@ -1,7 +1,5 @@
 """A server captures with what Flower brings: without torch, Ray or any other package."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A loop of one's own over the grid is overheard, and is what it was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Broadcast models and what clients send, by modality."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

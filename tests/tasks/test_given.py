@@ -1,7 +1,5 @@
 """A network that was changed after its configuration made it is rebuilt as it is, or refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

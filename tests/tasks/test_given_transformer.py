@@ -1,7 +1,5 @@
 """The network that a spec rebuilds has the client's gradients, whatever its family and settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

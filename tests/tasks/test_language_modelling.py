@@ -1,7 +1,5 @@
 """Texts joined to blocks."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedsim.config.cell import CaptureConfig, CellConfig, ServerKnows, TaskConfig

@@ -1,7 +1,5 @@
 """What is unusual of a loss is said before any attack; nothing is said of usual ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

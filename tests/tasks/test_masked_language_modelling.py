@@ -1,7 +1,5 @@
 """What is hidden, what the model learns from it, and what counts as the private text."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The beam search with a table of scores, whose best sentences are known in closed form."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 

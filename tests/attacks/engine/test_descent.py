@@ -1,7 +1,5 @@
 """Best so far, restarts, stalls and traces."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """L-BFGS without waits takes the steps of torch's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A quick FILM and its guesses."""
 
-from __future__ import annotations
-
 import torch
 
 from attacks.base import Job, Reconstruction

@@ -1,7 +1,5 @@
 """The words and lengths that the embedding rows of a trained language model give away."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """FILM on a small language model that has seen the sentences, and what keeps it from working."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Moves of phrases and words, and the score that they are judged by."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Replies whose facts are open: a reading that was cut short is said of the one that is given."""
 
-from __future__ import annotations
-
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Image updates under a defense, for several attacks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The likeliest images: the likelihoods, the prior, and what a search of both finds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

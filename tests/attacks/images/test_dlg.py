@@ -1,7 +1,5 @@
 """DLG recovers pixels and labels; its guess, budget and restarts behave as said."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

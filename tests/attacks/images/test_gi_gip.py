@@ -1,7 +1,5 @@
 """GI-GIP: its generator, both stages, and weights from elsewhere."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

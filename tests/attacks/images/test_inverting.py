@@ -1,7 +1,5 @@
 """Inverting Gradients: closed forms of its terms, lanes, defenses and budget."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Image matching over rounds: its loss, what it may use, and what more rounds are worth."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

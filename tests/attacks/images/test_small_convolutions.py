@@ -1,7 +1,5 @@
 """oneDNN where it is quicker, and the same slopes without."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

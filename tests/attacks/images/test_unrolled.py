@@ -1,7 +1,5 @@
 """Images of several local steps, whose order is part of the search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the prior makes of a search's guess."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

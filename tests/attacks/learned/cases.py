@@ -1,7 +1,5 @@
 """Clients and auxiliary rows for inverters that are learned."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

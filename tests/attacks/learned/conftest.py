@@ -1,7 +1,5 @@
 """Rows and weights that the tests of learned attacks share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

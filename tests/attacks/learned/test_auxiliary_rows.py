@@ -1,7 +1,5 @@
 """Rows of other data get classes of the task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

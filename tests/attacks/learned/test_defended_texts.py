@@ -1,7 +1,5 @@
 """What an inverter simulates of text models under each defense, without gradients of its own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

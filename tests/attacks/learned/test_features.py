@@ -1,7 +1,5 @@
 """Features of updates: oracles of per-sample gradients, hashing and the last layer's factors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What every learned attack is held to, whatever it learns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Learning To Invert: what is simulated is what clients send, and victims play no part in it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

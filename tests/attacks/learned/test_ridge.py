@@ -1,7 +1,5 @@
 """The ridge regression on slope features: its closed form, and what it recovers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

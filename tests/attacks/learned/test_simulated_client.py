@@ -1,7 +1,5 @@
 """Gradients of many groups of examples, against the loop over them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

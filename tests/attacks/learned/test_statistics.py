@@ -1,7 +1,5 @@
 """Images from running statistics: what is simulated is what comes back, and who is refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What declared defenses change, and how much that is worth."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Nineteen causes and four networks: a cause is named where it is one, and none for another."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Distances against closed forms."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.functional import cosine_similarity

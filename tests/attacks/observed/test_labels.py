@@ -1,7 +1,5 @@
 """Labels and their counts, read exactly from undefended updates."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How examples are spread over clients and steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

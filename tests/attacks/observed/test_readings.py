@@ -1,7 +1,5 @@
 """What a tensor shows of how it was sent: signs, zeros, grids and formats of the wire."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

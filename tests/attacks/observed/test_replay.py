@@ -1,7 +1,5 @@
 """The replayed gradient is the client's own, for any mode and any frozen part."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What running statistics say of batches: closed forms of the momentum and of the variance."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

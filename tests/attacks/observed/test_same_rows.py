@@ -1,7 +1,5 @@
 """When the server knows that a client held the same rows in several rounds."""
 
-from __future__ import annotations
-
 import torch
 
 from attacks.observed.same_rows import same_rows

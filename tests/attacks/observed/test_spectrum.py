@@ -1,7 +1,5 @@
 """Readings of received tensors, and the signal that stands out of their noise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

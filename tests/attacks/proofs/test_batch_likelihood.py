@@ -1,7 +1,5 @@
 """The likelihood of texts given an update, by which a miss is told from what an update hides."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Guesses that noise, rounding, pruning or signs explain, and guesses that they do not."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """The choice of the token behind each line."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from attacks.proofs.certificate import MatchedBatch, Prover

@@ -1,7 +1,5 @@
 """Products of the gradients of lines."""
 
-from __future__ import annotations
-
 import torch
 
 from attacks.observed.factored import Vectors

@@ -1,7 +1,5 @@
 """Local steps taken again on guessed sentences."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

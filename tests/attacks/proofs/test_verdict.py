@@ -1,7 +1,5 @@
 """One definition of ``certified``: true batches are proven, batches with one change never are."""
 
-from __future__ import annotations
-
 import ast
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Who reaches a Ray cluster, and what it answers to a stranger."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -1,7 +1,5 @@
 """What a job does on a GPU, without one: precision, memory, a lost context, the device's name."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable

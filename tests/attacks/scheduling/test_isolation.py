@@ -1,7 +1,5 @@
 """Attacks of others that harm the process around them: their own jobs alone suffer."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Plans, jobs in this process, and the records that each leaves."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import re

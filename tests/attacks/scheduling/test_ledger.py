@@ -1,7 +1,5 @@
 """The ledger: one row per job key, exactly once, whatever was killed."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Jobs of one client over the rounds: records, failures and resumption."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Jobs on Ray: deaths, hangs, resume, shares of a GPU."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """What the machine does to a job is no result of the attack: the job is run again."""
 
-from __future__ import annotations
-
 import errno
 import re
 from collections.abc import Callable, Sequence

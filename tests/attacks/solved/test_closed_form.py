@@ -1,7 +1,5 @@
 """One image is read off the gradient layer by layer; what was changed is never certified."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The words of trained text models, read off the rows of their embedding updates."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What an estimate is worth where the update leaves its scale open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

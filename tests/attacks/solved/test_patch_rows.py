@@ -1,7 +1,5 @@
 """The image of a vision transformer, solved from its position rows and patch layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Whole batches of trained ReLU networks, exact and with proof; what cannot work is refused."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

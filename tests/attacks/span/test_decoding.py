@@ -1,7 +1,5 @@
 """Sentences of a causal model decoded from updates that a defense has blurred."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

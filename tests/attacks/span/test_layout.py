@@ -1,7 +1,5 @@
 """Texts as applications set them: start and end tokens, padding, positions, length."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

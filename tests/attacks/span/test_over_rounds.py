@@ -1,7 +1,5 @@
 """Sentences from the mean of a client's rounds: what it holds, and which guess is kept."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import replace

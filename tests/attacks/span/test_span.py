@@ -1,7 +1,5 @@
 """Whole sentences of trained text models, read off the span of their first block's gradients."""
 
-from __future__ import annotations
-
 import copy
 import re
 import time

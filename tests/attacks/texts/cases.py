@@ -1,7 +1,5 @@
 """Short searches on text models, and what they guess."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations

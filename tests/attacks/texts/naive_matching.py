@@ -3,8 +3,6 @@
 With small networks of each family, and victims to try it on.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The distance follows what optimiser and clipping leave of a gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

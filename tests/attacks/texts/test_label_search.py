@@ -1,7 +1,5 @@
 """Classes and targets that are searched for, and those that the update gives away."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The prior's loss against a naive one, and each prior that cannot be used is named."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Factors of a gradient of few tokens, and the same gradient behind noise."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The factored distance against the naive one, and what it is at the truth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

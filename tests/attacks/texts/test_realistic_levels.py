@@ -1,7 +1,5 @@
 """Where little is granted every attack runs, or is skipped for a reason that it gives."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

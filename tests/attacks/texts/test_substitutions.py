@@ -1,7 +1,5 @@
 """Substitutions find the text that the search of LAMP misses, within the tries they are given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is assumed of lengths and labels before the search."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Short phrases from the gradients of a small trained model, and what keeps them from coming."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

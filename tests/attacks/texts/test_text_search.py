@@ -1,7 +1,5 @@
 """Orders of a sentence's words: permutations of the words alone, all different."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

@@ -1,7 +1,5 @@
 """Sentences of trained text models, read off the gradients of LoRA adapters alone."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

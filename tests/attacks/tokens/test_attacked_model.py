@@ -1,7 +1,5 @@
 """The model under attack: its update and its layers are read once, whoever asks for them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection
 from typing import Any

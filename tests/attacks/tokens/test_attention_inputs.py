@@ -1,7 +1,5 @@
 """Inputs behind the first attention from a table of words at places."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

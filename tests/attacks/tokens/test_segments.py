@@ -1,7 +1,5 @@
 """Pairs of sentences: types of tokens, and an end token that stands inside."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

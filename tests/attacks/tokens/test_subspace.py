@@ -1,7 +1,5 @@
 """The span of a layer's inputs, found in the gradient of its weight."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

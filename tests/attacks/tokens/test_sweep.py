@@ -1,7 +1,5 @@
 """The words nearest to a span at every position, by matrix products instead of runs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel

@@ -1,7 +1,5 @@
 """Sentences of an encoder from blurred updates that hold the rows of both embedding tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

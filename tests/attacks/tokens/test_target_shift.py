@@ -1,7 +1,5 @@
 """The distance of targets from their inputs is named where there is one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias, cast

@@ -1,7 +1,5 @@
 """Networks whose attention sees a window of the tokens before, or knows no places."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

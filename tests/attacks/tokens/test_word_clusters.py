@@ -1,7 +1,5 @@
 """Words of one sentence, told by the gradients of query and key."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Words of a batch with probabilities that mean what they say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Verdicts on scores that are made up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

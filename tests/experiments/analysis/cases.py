@@ -1,7 +1,5 @@
 """Scores and sections as the stages would write them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

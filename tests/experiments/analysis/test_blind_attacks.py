@@ -1,7 +1,5 @@
 """Attacks that use what is granted and never look at the update are not called leaks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias

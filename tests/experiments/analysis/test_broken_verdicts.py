@@ -1,7 +1,5 @@
 """Verdicts that an earlier rule got wrong, and null runs that must not be called."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How often intervals hold the true mean, by clients and kind of score."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

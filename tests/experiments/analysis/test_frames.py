@@ -1,7 +1,5 @@
 """Rows as frames: no order, no missing value and no NaN is lost on the way."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """What keeps a strength from holding, and what a guess counts for there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """No word of holding without attacks that would have found a leak."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What a report says over rounds: the union of recovered rows, and limits of its cells."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from attacks.feasibility import Feasibility

@@ -1,7 +1,5 @@
 """Verdicts on rows whose answer is known: what leaks, what does not, and what cannot be said."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Foreign code of differential privacy with canaries in it, and ways in which it may be wrong."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What foreign code claims about its differential privacy, held against canaries in it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

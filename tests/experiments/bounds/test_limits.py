@@ -1,7 +1,5 @@
 """The tables of limits, and what is shown before a run."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

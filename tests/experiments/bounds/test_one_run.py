@@ -1,7 +1,5 @@
 """Lower bounds on epsilon against closed forms and simulated mechanisms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

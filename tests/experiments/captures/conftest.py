@@ -1,7 +1,5 @@
 """A small language model and one sentence's gradient, as somebody else's program holds them."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any

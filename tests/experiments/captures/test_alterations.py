@@ -1,7 +1,5 @@
 """A certified picture that is none of the noted ones is named by how it was altered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Replies in parts, as compression sends them, from the wire to the picture."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from pathlib import Path
 

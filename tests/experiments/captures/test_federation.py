@@ -1,7 +1,5 @@
 """``fedsim init``: the captured federation as an experiment that can be planned and run."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Findings that are no sentence or picture: words, classes and counts, each beside its null."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from html import unescape

@@ -1,7 +1,5 @@
 """Networks as other people write them: attention, recurrence, and what they return."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Thirty ordinary clients, with no fault in them: nothing is doubted, and a search runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

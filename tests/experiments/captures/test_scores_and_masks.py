@@ -1,7 +1,5 @@
 """Absolute values, products with weights and packed vectors are read; else one line says what."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

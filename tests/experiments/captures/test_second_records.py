@@ -1,7 +1,5 @@
 """Every record beside the model is listed; what is a gradient is read, and what is not is said."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

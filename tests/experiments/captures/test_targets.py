@@ -1,7 +1,5 @@
 """Losses other than the mean cross-entropy over classes, and inputs other than images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

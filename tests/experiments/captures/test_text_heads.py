@@ -1,7 +1,5 @@
 """Heads of text models that do not tell one class from others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``fedsim calibrate --lose`` alone: the strongest that is affordable, and the experiment of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a defense costs: shares of a measure, over seeds, and whether a limit is surely kept."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which attacks allow for which defense."""
 
-from __future__ import annotations
-
 import pytest
 
 from experiments.plan.entries import allows_for

@@ -1,7 +1,5 @@
 """``provenance.json`` that is cut, binary or no table is named in one line by whoever reads it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

@@ -1,7 +1,5 @@
 """``[capture]`` keeps some tensors of a reply: for the store, attacks, doctor and show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

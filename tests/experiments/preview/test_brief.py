@@ -1,7 +1,5 @@
 """What ``fedsim show`` says at once: what the file sets, its jobs, and what such jobs took."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

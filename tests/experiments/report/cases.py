@@ -1,7 +1,5 @@
 """Sections and verdicts of a page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

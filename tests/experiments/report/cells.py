@@ -1,7 +1,5 @@
 """Cells of a page."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedsim.config.cell import AuxiliaryConfig, CaptureConfig, CellConfig, ServerKnows, TaskConfig

@@ -1,7 +1,5 @@
 """A small run of two tasks, its tables drawn from a seed, and its page as lines of text."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

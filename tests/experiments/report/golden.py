@@ -1,7 +1,5 @@
 """The golden page: ``python -m tests.experiments.report.golden`` writes it anew, to be read."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

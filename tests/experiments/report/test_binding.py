@@ -1,7 +1,5 @@
 """What belongs together is not broken, and what is hostile stays text."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

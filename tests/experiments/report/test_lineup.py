@@ -1,7 +1,5 @@
 """The same victim stands in one line, whatever the defense, and none that is another."""
 
-from __future__ import annotations
-
 from experiments.analysis.evidence import Reached
 from experiments.report.gallery import Lineup, lineups
 from experiments.stages.gallery import Shown

@@ -1,7 +1,5 @@
 """The page of a run, its tables and figures; what it says is held by a golden page."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

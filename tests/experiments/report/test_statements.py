@@ -1,7 +1,5 @@
 """Each sentence says what its verdict says, and no more: by reason, as the words are a writer's."""
 
-from __future__ import annotations
-
 import math
 import re
 from types import SimpleNamespace

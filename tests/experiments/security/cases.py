@@ -1,7 +1,5 @@
 """Run folders, their cells and their state."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An edited table of a run is named in one line by every command that reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An edited record of a run is named in one line by every stage that reads it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

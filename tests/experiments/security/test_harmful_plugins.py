@@ -1,7 +1,5 @@
 """Plug-ins that harm the process of a command, seen from the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``task.model = "module:Net"``: code that the user names is run, what a folder names is not."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

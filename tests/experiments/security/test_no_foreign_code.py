@@ -1,7 +1,5 @@
 """Whatever lies in the working directory or in a folder that is opened, no code of it is run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

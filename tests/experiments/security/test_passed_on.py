@@ -1,7 +1,5 @@
 """What is passed on: no private row, no folder, user or machine of whoever made the run."""
 
-from __future__ import annotations
-
 import socket
 import stat
 from dataclasses import replace

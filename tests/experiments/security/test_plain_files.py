@@ -1,7 +1,5 @@
 """A run folder from a stranger: each trick is refused in one line, and nothing is touched."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

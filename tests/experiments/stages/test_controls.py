@@ -1,7 +1,5 @@
 """The control of an attack is the update of somebody else's rows, or there is none."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The union of a client's recovered rows grows over rounds and counts each row once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page shows examples that are chosen by their rank, and these alone are kept for it."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A file of a simulation that was changed, added or lost is named before anything is attacked."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Each stage reads what ``experiments.stages`` says and nothing else: all else is moved away."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

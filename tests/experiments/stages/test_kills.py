@@ -1,7 +1,5 @@
 """``kill -9`` at random moments of each stage: the same command again leaves what it would have."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

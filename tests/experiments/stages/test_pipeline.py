@@ -1,7 +1,5 @@
 """Interrupted jobs are left out of the scores, said, and made up for by the next command."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

@@ -1,7 +1,5 @@
 """What 10,000 captures and a million scores take, stage by stage, in commands of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

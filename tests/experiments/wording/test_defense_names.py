@@ -1,7 +1,5 @@
 """Defenses are called by what tells them from their defaults, and no two by one name."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

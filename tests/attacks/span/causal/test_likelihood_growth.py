@@ -1,7 +1,5 @@
 """A sentence grown by its likelihood where white noise hides every layer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Sentences grown by the update of all adapters."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any, cast

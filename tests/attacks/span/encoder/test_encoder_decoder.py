@@ -1,7 +1,5 @@
 """Sentences of an encoder decoded from updates that a defense has blurred."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The search for sentences in exact spans, and what it does not compute."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

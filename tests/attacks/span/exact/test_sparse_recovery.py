@@ -1,7 +1,5 @@
 """Words from adapters of a smaller rank than a batch has words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

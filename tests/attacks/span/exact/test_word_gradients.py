@@ -1,7 +1,5 @@
 """The gradients of a batch's words in the adapters of the first layer."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

@@ -1,7 +1,5 @@
 """Toy tracks of six clients, which are simulated and sealed in about a second each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One sealed track of texts and one of images, which tests leave as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

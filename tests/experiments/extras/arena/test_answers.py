@@ -1,7 +1,5 @@
 """Public code takes part with nothing but a bundle; its own checkout is stood in for here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A submission is graded by who holds the truth, and nobody gains by what was not agreed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

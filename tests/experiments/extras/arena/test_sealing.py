@@ -1,7 +1,5 @@
 """Nothing in a bundle is a private row, or gives one away to who owns the public data set."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

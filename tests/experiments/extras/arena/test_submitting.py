@@ -1,7 +1,5 @@
 """A command that is stopped, or has no room, is given again: it seals, and it submits."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

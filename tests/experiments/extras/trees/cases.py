@@ -1,7 +1,5 @@
 """A tree by hand, messages of a real XGBoost, and rows drawn for it."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any
