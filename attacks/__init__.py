@@ -3,8 +3,6 @@
 May import: fedsim, never fedsim.store.truth or fedsim.data, nor Flower.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from attacks.base import Attack

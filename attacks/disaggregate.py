@@ -1,7 +1,5 @@
 """From the sums of many rounds to the rows of single clients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Feasibility of an exact attack on the replies of a cell, judged before any simulation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The null baseline: a guess made without looking at the update."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

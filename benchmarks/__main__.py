@@ -1,7 +1,5 @@
 """``python -m benchmarks``: measurements of fedsim itself, in a checkout."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

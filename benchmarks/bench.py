@@ -1,7 +1,5 @@
 """The first benchmarks: overhead of capturing and speed-up by workers; and all by name."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics

@@ -5,8 +5,6 @@
 writes ``docs/results/causes.json`` and ``docs/results/word-probabilities.json``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

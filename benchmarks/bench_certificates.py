@@ -8,8 +8,6 @@ package of another revision and lists every certificate that only one of both gi
 what is proven may take certificates away, and names each of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

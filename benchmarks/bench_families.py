@@ -4,8 +4,6 @@ Random weights make an attack look stronger than trained ones do: the table says
 with an architecture at all, not how much they find.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Ten minutes on one GPU. The small models say whether an attack gives the same gu
 how much faster it can be; LAMP at the shape of BERT-base says that.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Both sides run on one thread, in turn; see ``benchmarks.stopwatch``. LeNet at it
 weights, built-in pictures of 32 x 32 pixels, one picture a client.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator

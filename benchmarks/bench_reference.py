@@ -4,8 +4,6 @@ Both run on one thread; see ``benchmarks.stopwatch``. The client's own step is i
 neither's time.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What each stage of a run takes, in a command of its own, imports included."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

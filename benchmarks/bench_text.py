@@ -5,8 +5,6 @@ other programs take of the core, and torch does the work of one thread in the th
 each pair of runs the ratio is taken, and of the ratios the median.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Iterator

@@ -5,8 +5,6 @@
 writes ``docs/results/trees.json``. It needs XGBoost and scikit-learn.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

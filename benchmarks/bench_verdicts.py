@@ -5,8 +5,6 @@
 writes ``docs/results/verdicts.json``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """Clients that depart from plain steps, each by one cause, and what is said of them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

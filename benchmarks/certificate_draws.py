@@ -8,8 +8,6 @@ in one of them:
 prints a line of JSON for each draw.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -6,8 +6,6 @@ What their scripts are told of a victim, and a server is not, is taken off the u
 the bias of the head, as in iDLG, and a length by the rows of the position table with a gradient.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

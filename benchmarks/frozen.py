@@ -6,8 +6,6 @@ records without their clocks, and the cells of the report's tables. What a state
 is kept below the user's cache, so that it is run once. New files count once git knows them.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import hashlib

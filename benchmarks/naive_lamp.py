@@ -3,8 +3,6 @@
 One sentence and one guess at a time. Every weight gradient is formed, and differentiated again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Duration of a round with and without the eavesdropper, for the benchmark."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

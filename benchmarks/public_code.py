@@ -4,8 +4,6 @@ Nothing of it is copied here. What its modules import at their head and the call
 reach may be missing: it is stood in for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import importlib

@@ -1,7 +1,5 @@
 """The public code of LAMP, imported from a checkout and called as its own script does."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """The rows that ``python -m benchmarks ranks`` prints, one per treatment and matrix."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The rank of each private token among the vocabulary, by its angle to the span of a gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

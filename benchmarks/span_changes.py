@@ -1,7 +1,5 @@
 """Components of ``span`` switched off, and thresholds scaled, from outside."""
 
-from __future__ import annotations
-
 import pkgutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence

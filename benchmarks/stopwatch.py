@@ -1,7 +1,5 @@
 """CPU time of one thread, which excludes the time that other programs use the core."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

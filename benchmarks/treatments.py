@@ -1,7 +1,5 @@
 """Ways in which a client may alter its update, and the update the server then sees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

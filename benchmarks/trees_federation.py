@@ -1,7 +1,5 @@
 """Bagging with a real XGBoost, as Flower's FedXgbBagging and its quickstart app run it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module

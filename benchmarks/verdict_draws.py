@@ -1,7 +1,5 @@
 """Score tables of which the right word is known: attacks that read nothing, and ones that do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Words that notes print with probabilities of .9 and more, of clients whose texts are known."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass

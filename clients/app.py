@@ -1,7 +1,5 @@
 """Flower ClientApp, independent of the engine that runs it."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import dataclass
 from functools import lru_cache

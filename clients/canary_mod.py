@@ -3,8 +3,6 @@
 It belongs to federations of tests: what the clients have learned gives way to the canaries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias

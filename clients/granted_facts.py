@@ -1,7 +1,5 @@
 """Facts about an update that the threat model grants to the server."""
 
-from __future__ import annotations
-
 from clients.updates import LocalUpdate
 from fedsim.config.cell import CellConfig
 from fedsim.knowledge import Fact, Knowledge

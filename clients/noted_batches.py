@@ -1,7 +1,5 @@
 """What a client trains on, as data loaders yield it and as its network takes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace

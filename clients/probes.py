@@ -5,8 +5,6 @@ the effect of training, and a fixed batch that no client trains on isolates the 
 memorisation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """A client's work in one round on its own rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

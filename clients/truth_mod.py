@@ -3,8 +3,6 @@
 It belongs to federations whose members agree, on test data: the folder holds their examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

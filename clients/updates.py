@@ -1,7 +1,5 @@
 """What a client's work in one round amounts to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

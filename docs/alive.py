@@ -6,8 +6,6 @@ in some seconds, and what it gave when it was written stands in ``docs/results/p
 result whose probe gives something else is marked stale below its table, until it is made again.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import shlex

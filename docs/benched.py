@@ -3,8 +3,6 @@
 Of a file that is there the title, paper and notes are kept; every row is written anew.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """From grades to the arena's board: ``python -m docs.board --run SEALED/run SUBMISSION ...``."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path

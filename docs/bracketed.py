@@ -3,8 +3,6 @@
 The run has been attacked and reported before, so that both sides of each bracket are there.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from statistics import median

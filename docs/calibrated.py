@@ -1,7 +1,5 @@
 """From a finished calibration to a file of ``docs/results``: ``python -m docs.calibrated RUN``."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ process of one thread, and recorded. What was interrupted goes on where it stood
 the same command is given again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

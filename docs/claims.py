@@ -6,8 +6,6 @@ not of the experiments below, and holds the claims of what is no defense here. I
 ``{~FILE: ...}`` the same without its interval.
 """
 
-from __future__ import annotations
-
 import re
 
 from docs.equalised import CHEAPER, DEARER

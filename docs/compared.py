@@ -1,7 +1,5 @@
 """The papers' tables beside ours, cell by cell: the files of ``docs/results/papers``."""
 
-from __future__ import annotations
-
 import json
 
 from docs.measured import (

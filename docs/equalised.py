@@ -6,8 +6,6 @@ were searched and attacked. It leaks more if it leaks more than noise that costs
 if it leaks less than noise that costs no less.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence

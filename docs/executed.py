@@ -1,7 +1,5 @@
 """Run the notebooks and store their outputs: ``python -m docs.executed [NAME ...]``."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory

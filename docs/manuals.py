@@ -1,7 +1,5 @@
 """The reference pages, made from the classes, the experiment file's sections and the commands."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -4,8 +4,6 @@ A run of the quickstart gives three, a calibration the one of its search. Each i
 and for dark pages, to ``docs/assets/NAME-{light,dark}.svg``.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import math

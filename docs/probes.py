@@ -1,7 +1,5 @@
 """What the small experiments gave that tell whether a published result still holds."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from typing import TypeAlias

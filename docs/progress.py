@@ -1,7 +1,5 @@
 """Which shipped experiments have a result file at their size, and which are left."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ a number that names no source, in a row or a note, is refused (``docs.sources``)
 the share of the examples that came back exactly; ``{"run": "2", ...}`` is of the second of several.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

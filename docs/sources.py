@@ -7,8 +7,6 @@ paper. What older files lack is counted in ``unsourced.toml``, where no count ma
 may be added; ``python -m docs.tables`` writes those that fell.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import tomllib

@@ -4,8 +4,6 @@ A table stands in a page between ``<!-- table: NAME -->`` and ``<!-- end -->``; 
 ``docs/results``, or of its folder ``papers``. ``python -m docs.tables`` writes every table anew.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

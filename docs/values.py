@@ -1,7 +1,5 @@
 """The numbers of a finished run, each with the words that tell it from the others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations

@@ -1,7 +1,5 @@
 """The browser of this machine, where it has a screen."""
 
-from __future__ import annotations
-
 import os
 import sys
 import webbrowser

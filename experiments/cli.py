@@ -1,7 +1,5 @@
 """The command line. Each command imports heavy modules only when it runs."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """The command-line options that all stages share, turned into a plan or a run."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A check that all five packages come from one checkout; other projects use these names too."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

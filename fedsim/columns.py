@@ -1,7 +1,5 @@
 """Columns of a table, and how a row of values becomes the numbers that a network takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

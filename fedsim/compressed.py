@@ -1,7 +1,5 @@
 """Tensors that a client sent in parts: pairs of values and places, and products of two factors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Location of models and data sets: the folder ``FEDSIM_HUB``, a local folder, or the hub."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Lengths and usual sizes of updates, over all their tensors, and changes of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

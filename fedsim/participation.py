@@ -1,7 +1,5 @@
 """Random draws of a round: the clients that take part, and the cohorts that are summed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

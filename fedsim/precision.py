@@ -1,7 +1,5 @@
 """The format in which a reply was computed, which may be narrower than the one it was sent in."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

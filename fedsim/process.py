@@ -1,7 +1,5 @@
 """Switches and settings of the whole process, of which one thread at a time may turn one."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import socket

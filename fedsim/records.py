@@ -1,7 +1,5 @@
 """The records of a run: one per job, one per score, one per measure of utility."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 

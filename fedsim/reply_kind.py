@@ -1,7 +1,5 @@
 """What a client of another application replies with, told from the numbers themselves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias

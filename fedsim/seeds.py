@@ -1,7 +1,5 @@
 """Random generators that depend only on a seed and on the place where they are used."""
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Iterator

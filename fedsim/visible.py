@@ -5,8 +5,6 @@ control character in them could move the cursor, recolour a terminal or hide wha
 bidirectional one shows text in another order than it is.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import sys

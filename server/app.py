@@ -1,7 +1,5 @@
 """Flower ServerApp: any Flower strategy, with an eavesdropper around it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

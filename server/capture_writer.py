@@ -1,7 +1,5 @@
 """The files of a round's captures, written while the next round trains."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path

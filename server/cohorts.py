@@ -1,7 +1,5 @@
 """Replies that several nodes seem to send alike: the sum of a cohort under secure aggregation."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How an eavesdropper behaves in an application that is not its own: no fault of it is felt."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from logging import WARNING

@@ -1,7 +1,5 @@
 """Update of the global model from what the clients sent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

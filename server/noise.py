@@ -1,7 +1,5 @@
 """Central differential privacy: the server clips the updates and adds noise to their mean."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

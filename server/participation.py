@@ -1,7 +1,5 @@
 """Participants of a round, and the end of the run if one of them fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, cast
 

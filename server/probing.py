@@ -1,7 +1,5 @@
 """Probes at the server: nodes that are sent what clients are, and whose replies change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import cast
 

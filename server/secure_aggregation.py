@@ -1,7 +1,5 @@
 """Secure aggregation as seen by the server: it receives only the sum of each cohort."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

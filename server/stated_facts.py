@@ -1,7 +1,5 @@
 """What the server of another application knows because it said so itself, in its configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

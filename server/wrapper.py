@@ -1,7 +1,5 @@
 """Base of the Flower strategies that wrap another one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

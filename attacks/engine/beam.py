@@ -1,7 +1,5 @@
 """A beam search over prefixes, which a scorer guides, and exchanges of single words."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace

@@ -1,7 +1,5 @@
 """Descent: slopes in lanes, restarts, the best iterate, the trace, Adam and L-BFGS."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

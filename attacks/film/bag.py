@@ -1,7 +1,5 @@
 """The words of a batch and the length of its sentences, from the rows of the embeddings."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

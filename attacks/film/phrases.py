@@ -1,7 +1,5 @@
 """Local search over the order of phrases and words (Malkin et al. 2021; FILM, 2022)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Local training that nobody stated, taken for one step of a length that the update tells."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -4,8 +4,6 @@ An application states neither how many examples a client trained on nor, of a fe
 sign. Attacks that need these are run with each possible value.
 """
 
-from __future__ import annotations
-
 import re
 import time
 import traceback

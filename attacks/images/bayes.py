@@ -1,7 +1,5 @@
 """The Bayes optimal adversary's search: the likeliest images under a prior of images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

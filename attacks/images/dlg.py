@@ -1,7 +1,5 @@
 """Deep Leakage from Gradients (Zhu et al. 2019), and iDLG, which infers the label first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

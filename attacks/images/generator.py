@@ -1,7 +1,5 @@
 """Generators, from latent vectors to images: interface, the built-in ones, weights in files."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """GI-GIP (Jeon et al. 2021): images are searched for in what a generator can make."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar

@@ -1,7 +1,5 @@
 """Distances and likelihoods of the gradients of guessed images, and total variation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 

@@ -1,7 +1,5 @@
 """Searches for images whose gradient fits: over rounds, and the best of several restarts."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence

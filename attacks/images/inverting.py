@@ -1,7 +1,5 @@
 """Inverting Gradients (Geiping et al. 2020): cosine distance, total variation, signed Adam."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

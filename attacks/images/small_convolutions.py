@@ -1,7 +1,5 @@
 """Convolutions of few and small images, faster on the CPU without oneDNN."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """What image matching searches for, the loss, and whether a search found something."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

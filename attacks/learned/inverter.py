@@ -1,7 +1,5 @@
 """A network that turns the features of an update into the examples behind it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import permutations

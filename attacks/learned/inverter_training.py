@@ -1,7 +1,5 @@
 """Simulated updates, and the training of an inverter on them, with checkpoints."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

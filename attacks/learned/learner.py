@@ -1,7 +1,5 @@
 """What the attacks that learn from simulated updates of auxiliary rows have in common."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Learning To Invert (Wu et al. 2022): a network learns to turn updates into their examples."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

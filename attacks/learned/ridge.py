@@ -1,7 +1,5 @@
 """Ridge regression from one step of gradient matching to the pixels of a single image."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

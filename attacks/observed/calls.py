@@ -1,7 +1,5 @@
 """Inputs and outputs of layers, noted while a network runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial

@@ -1,7 +1,5 @@
 """Causes why a guess does not make the rest of an update, each with its test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise

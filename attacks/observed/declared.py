@@ -1,7 +1,5 @@
 """The declared training and defense of a client, as an attacker can use them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

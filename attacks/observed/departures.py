@@ -1,7 +1,5 @@
 """Why a guess that one layer shows does not make the rest of an update: causes told by a test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

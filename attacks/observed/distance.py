@@ -1,7 +1,5 @@
 """Distances between the gradient of a guess and the observed one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

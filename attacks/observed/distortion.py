@@ -1,7 +1,5 @@
 """What an update of a single example shows of its own distortion: noise, rounding, zeros, signs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from statistics import median
 

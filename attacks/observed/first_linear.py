@@ -1,7 +1,5 @@
 """A first layer that is linear and followed by ReLU: where it is, and what its gradient says."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -7,8 +7,6 @@ likely before, and one is told where it is as good as sure after. Of tables and 
 known that they could be compared with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The classes of a batch: those that are granted, else those that the update gives away."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The classes of a batch, inferred from the gradient of the last linear layer."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The sign of a language model's gradient, by the rows of its output layer."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from fedsim.store.capture import Observation

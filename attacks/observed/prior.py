@@ -1,7 +1,5 @@
 """What a server guesses that does not look at the update."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The client's gradient as a differentiable function of a guessed batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Running statistics that a client sends back, and what they say of the batches that it saw."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

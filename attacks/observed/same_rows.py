@@ -1,7 +1,5 @@
 """The rounds in which a client held the same rows, as far as the server can know."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 

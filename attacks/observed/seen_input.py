@@ -1,7 +1,5 @@
 """What a layer is given of an image: its pixels, normalised or as they are, in some order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

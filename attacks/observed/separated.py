@@ -1,7 +1,5 @@
 """Single clients' updates from sums over cohorts that overlap from round to round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce

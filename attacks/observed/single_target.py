@@ -1,7 +1,5 @@
 """The target of a single example, and the scale of its gradient, from the last linear layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Labels that a client smoothed, by the slopes of a guess at the outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

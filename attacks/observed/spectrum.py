@@ -1,7 +1,5 @@
 """Signal and noise in a gradient of low rank, by the spiked model of random matrices."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

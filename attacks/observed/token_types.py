@@ -1,7 +1,5 @@
 """Segments of pairs of sentences, which the table of token types tells."""
 
-from __future__ import annotations
-
 from fedsim.store.capture import Observation
 
 _TABLES = ("token_type_embeddings.weight", "segment_embeddings.weight")

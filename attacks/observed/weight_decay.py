@@ -1,7 +1,5 @@
 """The share of the broadcast weights in a reply, as weight decay and L2 penalties leave it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """The rows of the embedding gradients: the tokens that moved, without the part of a tied head."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Proof by gradient that a guessed batch is the client's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

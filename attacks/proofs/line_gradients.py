@@ -1,7 +1,5 @@
 """Inner products of gradients in factored form with an update and with each other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

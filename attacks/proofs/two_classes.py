@@ -7,8 +7,6 @@ that nothing multiplied has a factor of 1, which only one of both has unless ``p
 a loss weighs the examples of a batch alike, which only one of both allows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

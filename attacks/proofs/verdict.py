@@ -15,8 +15,6 @@ A guess is *consistent* if noise explains what it leaves of the message, and the
 of guesses that differ in one word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 

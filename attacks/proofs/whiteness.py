@@ -1,7 +1,5 @@
 """Whether what a guess leaves of an update is white noise, where a wrong word would show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

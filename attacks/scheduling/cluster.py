@@ -1,7 +1,5 @@
 """The Ray cluster that a run joins or starts."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

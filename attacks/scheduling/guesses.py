@@ -1,7 +1,5 @@
 """Whether what an attack returned is a guess that can be compared with private examples."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ The standard library's server forks them: a fork of a process without threads an
 takes a fraction of a second, where a new interpreter would import torch for seconds.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Attack jobs: the observations of each job, and the paths of its guesses and records."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

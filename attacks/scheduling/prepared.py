@@ -1,7 +1,5 @@
 """Tensors that an attack learns once, stored under the hash of everything they depend on."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import time

@@ -1,7 +1,5 @@
 """Exact inversion of a small convolutional network for one image, without any search."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """The words of a text and their order from the rows of the embedding gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal

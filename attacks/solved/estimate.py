@@ -1,7 +1,5 @@
 """The best estimate of one image from a distorted update: its class, its scale, its detail."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The likeliest image given an update and a prior, by Gauss-Newton from coarse to fine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Activations of a batch: a sparse, non-negative dictionary of the second layer's gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Agreement between the silent units of a ReLU layer and the signs of their inputs."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Factorisation of a ReLU layer's gradient whose columns are zero at the inactive units."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Exact images of a batch from the gradient of a first linear layer followed by ReLU."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal

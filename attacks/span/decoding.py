@@ -1,7 +1,5 @@
 """Sentences decoded from an update whose span noise, pruning, signs or steps have blurred."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Whole sentences from the gradients of the first block's layers, of a round or of several."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal

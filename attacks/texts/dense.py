@@ -1,7 +1,5 @@
 """Sums over the coordinates of ``left^T right`` that do not follow from the factors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """The fixed parts of each text in a search, the words that may stand elsewhere, and a choice."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, cast
 

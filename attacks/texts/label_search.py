@@ -1,7 +1,5 @@
 """Labels of a text batch, known or searched for together with the text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast

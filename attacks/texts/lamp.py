@@ -1,7 +1,5 @@
 """LAMP: extracting text from gradients with language model priors (Balunovic et al. 2022)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

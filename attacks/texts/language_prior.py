@@ -1,7 +1,5 @@
 """A causal language model over the target's vocabulary, which rates the order of tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Observed weight gradients as thin factors: a batch of ``r`` tokens has rank at most ``r``."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

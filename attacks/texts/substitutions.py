@@ -1,7 +1,5 @@
 """The end of a text search: words replaced and moved until the gradients agree."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """TAG (Deng et al. 2021) and DLG (Zhu et al. 2019, section 4.2) on text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

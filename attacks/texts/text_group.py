@@ -1,7 +1,5 @@
 """A joint search for victims of one broadcast model, with the lengths and labels left open."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The search of DLG, TAG and LAMP for a text whose gradient matches the observed one."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The options that DLG, TAG and LAMP share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 

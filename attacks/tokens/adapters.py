@@ -1,7 +1,5 @@
 """The span of a layer's inputs, computed from the gradients of its LoRA adapters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

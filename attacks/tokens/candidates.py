@@ -1,7 +1,5 @@
 """Candidate tokens for each position, by their angle to the span of the first layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

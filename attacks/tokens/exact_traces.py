@@ -1,7 +1,5 @@
 """The span of the inputs of the first block's layers, and the tokens that lie in it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

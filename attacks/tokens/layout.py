@@ -1,7 +1,5 @@
 """How applications set the texts of a batch, where they do not pad them on the right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Sentences of a causal model, grown token by token by the likelihood of their inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

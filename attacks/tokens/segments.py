@@ -1,7 +1,5 @@
 """Types of tokens (``token_type_ids``), which tell the sentences of a pair."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

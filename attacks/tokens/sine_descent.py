@@ -1,7 +1,5 @@
 """Sentences of a bidirectional network, found by changing one token at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from math import prod

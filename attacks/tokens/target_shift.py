@@ -1,7 +1,5 @@
 """By how many places a language model's targets stand behind its inputs."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

@@ -1,7 +1,5 @@
 """The words that a batch likely holds, with calibrated probabilities."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Replies of clients of the testbed, undefended or with a defense of it."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

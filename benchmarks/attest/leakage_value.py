@@ -6,8 +6,6 @@ of a prior image: ``(s(guess, x) - s(prior, x)) / s(prior, x)``. NVFlare's filte
 structural similarity and sends nothing above a threshold of 1.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Clients that claim a defense and do otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias

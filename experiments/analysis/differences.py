@@ -1,7 +1,5 @@
 """Two runs compared, or the attacks of one: which numbers moved beyond their intervals."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations

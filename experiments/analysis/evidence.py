@@ -1,7 +1,5 @@
 """Records of what the rows of a section prove, on the main metric and on the same victims."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 

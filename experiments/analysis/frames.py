@@ -1,7 +1,5 @@
 """The rows of a run as pandas frames, and the keys that rows and findings are filed under."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple

@@ -11,8 +11,6 @@ Hits are those of ``experiments.analysis.hits``, intervals those of ``.statistic
 are rescaled to [0, 1].
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """Examples that passed a bar, exactness or a threshold, where no guess without the update did."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

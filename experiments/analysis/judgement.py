@@ -1,7 +1,5 @@
 """The evidence of a section: verdicts, gains by adapting and certificates."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean

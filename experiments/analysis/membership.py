@@ -1,7 +1,5 @@
 """Membership in numbers, by defense, attack, control and round."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

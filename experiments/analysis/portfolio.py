@@ -11,8 +11,6 @@ are of own leads and null leads together. Where no attack reads its update, valu
 exchangeable at each victim, however many attacks there are: they are one comparison.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

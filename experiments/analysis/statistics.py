@@ -12,8 +12,6 @@ Where clients hold the same row, neither clients nor rows are independent: the i
 outer one of that over clients and that over rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias

@@ -1,7 +1,5 @@
 """From rows to findings: seeds are pooled, and every job counts, whatever became of it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import fmean

@@ -1,7 +1,5 @@
 """``fedsim attest``: which defense the replies carry, and whether a claim of it holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What was read off replies: findings, each with an interval, a proof, or the word that none is."""
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias
 
 from fedsim.store.capture import CaptureKey

@@ -1,7 +1,5 @@
 """A Flower client mod that looks at the client's reply before it is sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 

@@ -13,8 +13,6 @@ Half and twice of each threshold judge 134 replies (60 undefended, 46 defended, 
 where they do not, it says so.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

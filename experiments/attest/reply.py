@@ -3,8 +3,6 @@
 Where a threshold says nothing else, half and twice of it judge the benchmark's replies alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import get_args

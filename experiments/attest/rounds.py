@@ -3,8 +3,6 @@
 Half and twice of each threshold judge the 134 replies of ``noise`` alike but for ``_FEWEST``.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence

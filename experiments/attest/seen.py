@@ -1,7 +1,5 @@
 """One reply, with what several findings ask of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``fedsim audit``: epsilon measured from below by canaries, beside the accountant's bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

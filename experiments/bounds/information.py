@@ -10,8 +10,6 @@ best blind guess. By the data processing inequality
 For an event, such as an exact return, this is Fano's inequality. Nothing is assumed of the attack.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

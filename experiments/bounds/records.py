@@ -1,7 +1,5 @@
 """The schema of ``limits.json``: upper limits on any attack on a run."""
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias
 
 from attacks.feasibility import Feasibility

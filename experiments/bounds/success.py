@@ -1,7 +1,5 @@
 """The noise that hides an example, and how often privacy lets it be guessed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

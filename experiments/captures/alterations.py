@@ -1,7 +1,5 @@
 """How the pictures that a client trained on differ from those of its data loader."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import Tensor

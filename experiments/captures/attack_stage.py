@@ -1,7 +1,5 @@
 """The attack stage on another application's captures."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence

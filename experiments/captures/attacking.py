@@ -1,7 +1,5 @@
 """One attack on one update, in this process."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """Layers that a client did not start from what it was sent, as a personalised head."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ with the difference ``d`` of the two values or with the next one. So its update 
 ``d + c``, which shows that a record holds variates, and the sum of its ``d`` so far is ``g``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What an update gives away by itself, before any attack: words, classes, batches, statistics."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from statistics import median

@@ -1,7 +1,5 @@
 """Whether an update bears out examples, beside the update of somebody else as the null."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

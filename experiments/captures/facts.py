@@ -1,7 +1,5 @@
 """The facts that an attacker knows besides the tensors, as a program states them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

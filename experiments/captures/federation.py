@@ -1,7 +1,5 @@
 """The experiment file of a captured federation: the same in simulation, with defenses."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

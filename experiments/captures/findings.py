@@ -5,8 +5,6 @@ were need no private example to be judged: where they are read and not guessed, 
 update shows them no better than chance would.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Replies that are a multiple of the trained weights, as clients weigh them by their examples."""
 
-from __future__ import annotations
-
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
 

@@ -1,7 +1,5 @@
 """The page of another application's captures, in the form of a run's page."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path

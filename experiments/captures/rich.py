@@ -1,7 +1,5 @@
 """Guesses as HTML, for notebooks and pages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from torch import Tensor

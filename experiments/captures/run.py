@@ -4,8 +4,6 @@ The captures enter it under the names of the model, as the one cell of a run tha
 stages take it as any other.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

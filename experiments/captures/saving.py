@@ -1,7 +1,5 @@
 """How observations enter a folder of captures."""
 
-from __future__ import annotations
-
 from fedsim.store.capture import CaptureRecord, CaptureStore, Observation
 from fedsim.store.files import save_tensors, write_json
 

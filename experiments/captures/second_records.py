@@ -6,8 +6,6 @@ their metrics. After one step of Adam the first moment is ``(1 - beta) g``, the 
 ``(1 - beta) g^2``, and the update has the signs of ``g`` alone: so any of them makes it whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Which attacks run on an update, and why the others refuse."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """``fedsim attack``, ``score``, ``report`` and ``doctor`` on another application's captures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory

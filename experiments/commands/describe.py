@@ -1,7 +1,5 @@
 """``fedsim describe``: the manual of an attack, a defense, a metric or a section."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``fedsim diff``: which numbers moved between two runs, or between the attacks of one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``fedsim doctor``: captures held against the private rows."""
 
-from __future__ import annotations
-
 import json
 
 import typer

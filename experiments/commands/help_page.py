@@ -1,7 +1,5 @@
 """The page of ``fedsim --help``, and its commands, each imported as it is called."""
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Callable, Iterator, Mapping

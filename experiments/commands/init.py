@@ -1,7 +1,5 @@
 """``fedsim init``: an experiment from the captures of another application."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``fedsim limits``: upper limits on any attack on a run."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``fedsim list``: the names that an experiment may use."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

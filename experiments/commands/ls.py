@@ -1,7 +1,5 @@
 """``fedsim ls``: the runs of a folder."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

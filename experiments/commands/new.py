@@ -1,7 +1,5 @@
 """``fedsim new``: a package or a file to begin with."""
 
-from __future__ import annotations
-
 import csv
 import io
 import keyword

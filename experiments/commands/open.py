@@ -1,7 +1,5 @@
 """``fedsim open``: the report of a run in a browser."""
 
-from __future__ import annotations
-
 from experiments.browser import show_page
 from experiments.commands.parameters import RunFolder
 from fedsim.api.run import check_version, to_report

@@ -1,7 +1,5 @@
 """``fedsim prepare``: a run folder for an engine of one's own."""
 
-from __future__ import annotations
-
 from experiments.commands.parameters import Out, Seed, Sets, Target
 from experiments.invocation import Invocation, folder_of
 from fedsim.visible import say

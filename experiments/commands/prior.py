@@ -1,7 +1,5 @@
 """``fedsim prior``: a language model for attacks on text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``fedsim rm``: the removal of a run, or of its captures."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``fedsim run``, and its four stages alone: simulate, attack, score and report."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

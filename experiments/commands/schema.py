@@ -1,7 +1,5 @@
 """``fedsim schema``: the JSON Schema of an experiment file."""
 
-from __future__ import annotations
-
 import json
 
 from fedsim.visible import say

@@ -1,7 +1,5 @@
 """``fedsim show``: what an experiment would do, and what it would cost."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

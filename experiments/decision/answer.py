@@ -1,7 +1,5 @@
 """Records of a calibration: what was asked, what was tried, and the answer; no private content."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, TypeAlias
 
 from experiments.analysis.held import HeldWord

@@ -1,7 +1,5 @@
 """A calibration: a run folder that gets one cell for each strength that is tried."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The families of an experiment's defenses, and the run folder that grows by their members."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """From the command line to a calibration in its run folder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ is wrong for the one pair of attack and target that leaks: error / strengths, as
 intersection-union test (Berger 1982).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from experiments.analysis.held import Errors

@@ -1,7 +1,5 @@
 """What a defense has to hold, and what it costs: the share of undefended utility lost."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

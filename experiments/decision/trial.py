@@ -1,7 +1,5 @@
 """Attacks on the cells of one defense, for more and more clients."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

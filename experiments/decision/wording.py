@@ -1,7 +1,5 @@
 """The answer of a calibration in sentences and as a table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from experiments.analysis.held import CAP, SHARES, Target

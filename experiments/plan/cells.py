@@ -1,7 +1,5 @@
 """The cells of an experiment: one for each combination of seed, swept value and defense."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The attacks that an experiment lists, checked and labelled."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Whether captures say which model they are of, told by files of a few hundred bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from safetensors import safe_open

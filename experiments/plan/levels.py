@@ -28,8 +28,6 @@ described by Du et al. 2025 (2404.05403), Dimitrov et al. 2022 (2206.12395) and 
 et al. 2021.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args

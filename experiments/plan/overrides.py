@@ -1,7 +1,5 @@
 """Changes to single options, by ``--set federation.rounds=5`` or by a sweep."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from typing import Any

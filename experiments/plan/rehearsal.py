@@ -1,7 +1,5 @@
 """A dry run of everything that a simulation needs, before it writes or trains anything."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

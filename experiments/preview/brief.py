@@ -1,7 +1,5 @@
 """``fedsim show`` at a glance: what an experiment says, its cells and jobs, what such jobs took."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import suppress

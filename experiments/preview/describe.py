@@ -1,7 +1,5 @@
 """``fedsim describe``: options of attacks, defenses, metrics and sections, from their classes."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Callable, Mapping

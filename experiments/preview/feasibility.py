@@ -1,7 +1,5 @@
 """Expected replies of a cell, and exact attacks feasible on them, before it is simulated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice

@@ -4,8 +4,6 @@
 fails where the two differ. Classes of other packages are imported, as nobody wrote theirs down.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """``fedsim show --all``: the cells, threat model and cost of an experiment, without running it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

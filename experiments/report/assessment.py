@@ -3,8 +3,6 @@
 Truth, guesses and gallery are not opened.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What was learned beside rows, a sentence each: who took part, and the audited epsilon."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Leaks at least a, at most b: what attacks reached beside what no attack can."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

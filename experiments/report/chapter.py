@@ -1,7 +1,5 @@
 """A chapter of the page: one task, model and protocol."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The numbers behind a verdict, and the reasons why it is not another one, a sentence each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from textwrap import shorten

@@ -1,7 +1,5 @@
 """The first screen beside its answer: worst victim, what would change it, what defenses cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The end of a page: definitions, provenance and cost of the run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from typing import Any

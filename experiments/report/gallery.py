@@ -1,7 +1,5 @@
 """Private examples beside guesses, and the same victims under each defense; for the page alone."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import Counter

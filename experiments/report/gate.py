@@ -3,8 +3,6 @@
 The judge says what was tested: where a word of holding would lack something, no limit holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias

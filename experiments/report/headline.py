@@ -1,7 +1,5 @@
 """What a run says to a terminal: its closing table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple

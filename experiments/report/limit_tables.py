@@ -1,7 +1,5 @@
 """The tables of bounds on any attack on a run, for the page and for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

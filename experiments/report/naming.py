@@ -1,7 +1,5 @@
 """Names and units of a section, and the numbers behind its verdicts with their intervals."""
 
-from __future__ import annotations
-
 from experiments.analysis.evidence import Reached, Verdict
 from experiments.analysis.findings import HEADLINE, Result, Spread, TaskFindings
 from experiments.analysis.frames import DefenseInSetting, Placed, undefended

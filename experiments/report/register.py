@@ -1,7 +1,5 @@
 """The register of attacks: what was tried, with which budget and outcome, and what was not."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias

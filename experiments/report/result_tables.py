@@ -1,7 +1,5 @@
 """The tables of one section: defenses, leakage, rounds, utility, problems, norms and bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 

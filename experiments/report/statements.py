@@ -4,8 +4,6 @@ No sentence claims more than its verdict: what is inconclusive reads as open, an
 does so only as far as these attacks tell.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Share of a client's rows that an attack has recovered by each round: a union over rounds."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict

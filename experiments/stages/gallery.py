@@ -1,7 +1,5 @@
 """The few private examples that the page shows beside the guesses. They are chosen by rank."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

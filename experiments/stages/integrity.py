@@ -1,7 +1,5 @@
 """Whether a cell still holds what its simulation wrote."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from experiments.plan.cells import Cell

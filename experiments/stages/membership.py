@@ -1,7 +1,5 @@
 """Scores of membership attacks against who really took part; rows of ``membership.parquet``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial

@@ -1,7 +1,5 @@
 """Images as PNG files."""
 
-from __future__ import annotations
-
 import io
 
 import torch

@@ -1,7 +1,5 @@
 """How many of a run's jobs are settled: a run that was interrupted is scored as far as it got."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

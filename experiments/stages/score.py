@@ -1,7 +1,5 @@
 """The score stage: guesses against the private examples."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ search by this number returns the private rows, and only an attack that reads th
 can.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice

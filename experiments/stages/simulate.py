@@ -1,7 +1,5 @@
 """The simulate stage: candidate rows for membership, then Flower apps on one of our grids."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

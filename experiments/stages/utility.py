@@ -1,7 +1,5 @@
 """Utility of the global model and privacy spent by the clients, by defense and round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The catalogue of sentences: each by its reason, in ``sentences.toml``."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Names and numbers as they are printed: tasks, metrics, attacks, options and defenses."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

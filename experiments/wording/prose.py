@@ -1,7 +1,5 @@
 """Small parts of English sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

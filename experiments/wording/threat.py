@@ -1,7 +1,5 @@
 """The threat-model card: who attacks, what the server was granted, and what is out of scope."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

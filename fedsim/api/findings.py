@@ -1,7 +1,5 @@
 """What a run showed, as its report says it: systems, attacks, words, persons, privacy, cost."""
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias
 
 from fedsim.store.files import SCHEMA, Data, Sealed

@@ -1,7 +1,5 @@
 """Guesses of the attacks, put in the order of the private examples."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

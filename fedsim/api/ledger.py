@@ -1,7 +1,5 @@
 """The ledger of a run, read: a row per attack and observation, who works on it, what is forming."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import sqlite3

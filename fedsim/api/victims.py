@@ -1,7 +1,5 @@
 """Captures of a cell with their private examples; within a run only scoring reads ``truth/``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar

@@ -1,7 +1,5 @@
 """One resolved cell of an experiment: everything a simulation needs, and nothing about attacks."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator

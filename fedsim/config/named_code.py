@@ -4,8 +4,6 @@ What an experiment file or an option names is allowed in this process and in tho
 What a run folder or captures name is not: they may be anybody's.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """Common settings of all tables of an experiment file."""
 
-from __future__ import annotations
-
 from pydantic import ConfigDict
 
 from fedsim.store.files import Record

@@ -1,7 +1,5 @@
 """Task and filtered rows of a cell, as clients and server derive them from its configuration."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 

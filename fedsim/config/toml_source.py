@@ -1,7 +1,5 @@
 """TOML files, read and checked for values that no option accepts."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Data sets that come with fedsim: their interface, invented messages and answers of voters."""
 
-from __future__ import annotations
-
 import json
 import re
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Distribution of rows over the clients, the attacker and the evaluation of the global model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

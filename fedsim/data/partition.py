@@ -1,7 +1,5 @@
 """Partition of the private rows among the clients."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small images of shaded shapes on textured backgrounds, drawn by a seeded generator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import ClassVar, Literal, TypeAlias

@@ -1,7 +1,5 @@
 """Data sets of the hub or of a folder, opened by the datasets library, and their columns."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache

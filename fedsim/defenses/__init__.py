@@ -1,7 +1,5 @@
 """Registry of the defenses, and construction of chains from an experiment's tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from fedsim.config.build import build, registry

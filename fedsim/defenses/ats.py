@@ -1,7 +1,5 @@
 """ATS: images are shifted, brightened and sharpened before the gradient is computed."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator

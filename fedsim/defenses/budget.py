@@ -1,7 +1,5 @@
 """Common part of the differentially private defenses: clipping, noise and privacy budget."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """CENSOR: a random direction that is orthogonal to the gradient is sent instead of it."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 import torch

@@ -1,7 +1,5 @@
 """Clipping of the update: its length is hidden if it is too long, and nothing else."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 from pydantic import Field

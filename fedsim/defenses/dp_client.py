@@ -1,7 +1,5 @@
 """Privacy of whole clients: each adds noise to its update, or the server to their mean."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """DP-SGD: each example's gradient is clipped, and noise is added to their sum."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

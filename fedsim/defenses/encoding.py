@@ -1,7 +1,5 @@
 """Size in bytes of a defended update, packed as tightly as its defenses allow."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Error feedback: what compression leaves out of an update is added to the client's next one."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass

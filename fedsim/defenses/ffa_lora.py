@@ -1,7 +1,5 @@
 """One factor of every adapter is not sent: A stays as drawn, or B stays with its client."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Frozen embedding tables: they are neither trained nor sent."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Gaussian noise on every coordinate of the update, without clipping."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """GHOST: tokens are replaced by others, near in the embedding table and far in meaning."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

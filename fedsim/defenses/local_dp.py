@@ -1,7 +1,5 @@
 """Flower's local differential privacy: each message is clipped and gets noise for its epsilon."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, ClassVar
 

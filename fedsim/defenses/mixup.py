@@ -1,7 +1,5 @@
 """mixup: a client trains on weighted means of two of its images."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Optimal noise: as much on each coordinate as it tells of the example, for its size."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

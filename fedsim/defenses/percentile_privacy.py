@@ -1,7 +1,5 @@
 """NVFlare's filters: PercentilePrivacy cuts both ends, SVTPrivacy draws noisy coordinates."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """pFGD: the lowest frequencies of each tensor of the update are left out."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, ClassVar
 

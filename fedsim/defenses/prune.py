@@ -1,7 +1,5 @@
 """Pruning: the largest, a random choice, or neither largest nor smallest are sent."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 import torch

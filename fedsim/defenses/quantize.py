@@ -1,7 +1,5 @@
 """Quantisation: fewer bits for each coordinate of the update."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 import torch

@@ -1,7 +1,5 @@
 """Soteria: the representation's most telling features are left out of the last layer's gradient."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """How a defense is made stronger: one option, its range, and how values are spaced in it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

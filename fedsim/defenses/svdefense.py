@@ -1,7 +1,5 @@
 """SVDefense: each matrix of the update by its largest singular values, its channels weighted."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, ClassVar
 

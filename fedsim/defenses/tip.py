@@ -1,7 +1,5 @@
 """TIP: noise on the high frequencies of the convolution kernels that Grad-CAM calls important."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, ClassVar
 

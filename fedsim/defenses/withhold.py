@@ -1,7 +1,5 @@
 """Withholding: some tensors of the update never reach the server."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 from typing import Annotated, ClassVar
 

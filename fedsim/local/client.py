@@ -1,7 +1,5 @@
 """One client's round: the work on given batches, without any data set."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self

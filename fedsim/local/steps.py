@@ -1,7 +1,5 @@
 """Batches and optimiser of a client's local steps."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable
 from statistics import fmean

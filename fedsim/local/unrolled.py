@@ -1,7 +1,5 @@
 """A client's local steps as a function of its examples that can be differentiated."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

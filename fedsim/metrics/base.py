@@ -1,7 +1,5 @@
 """Interface of a metric: one number for each private example, from aligned guesses and truths."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal

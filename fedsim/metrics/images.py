@@ -1,7 +1,5 @@
 """Similarity of a guessed image to the private one: pixel errors, structure, and perception."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Assignment of guesses to private examples: one for a batch, shared by all its metrics."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Literal, TypeAlias

@@ -1,7 +1,5 @@
 """ROUGE of a guessed text, with and without special tokens, and BLEU."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from types import SimpleNamespace

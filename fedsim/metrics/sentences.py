@@ -1,7 +1,5 @@
 """Metrics of guessed sentences against a whole private batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, TypeVar

@@ -1,7 +1,5 @@
 """Values of a table's row that come back exactly, as by Österberg Nilsson et al. (2606.00986)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Words of a text in any script, and one ratio for each pair of texts, of empty ones, too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, TypeVar

@@ -1,7 +1,5 @@
 """Share of the private tokens that were guessed, by position and as a set, and of classes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 

@@ -1,7 +1,5 @@
 """Registry of the built-in models: image networks by class, text models by their hub folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias, cast

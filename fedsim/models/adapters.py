@@ -1,7 +1,5 @@
 """Few parameters trained beside frozen ones, by ``peft``: LoRA and its kin, IA3, prompts."""
 
-from __future__ import annotations
-
 import warnings
 from fnmatch import fnmatchcase
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Names of the word and position embedding tables of a text model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import nn

@@ -1,7 +1,5 @@
 """The architectures of text models that are supported, and what each consists of."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a layer of somebody's network is, told by its class: linear, a norm, random in training."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm

@@ -1,7 +1,5 @@
 """The LeNet that Deep Leakage from Gradients attacks (Zhu et al. 2019), and one that learns."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """A multilayer perceptron, whose first layer leaks its input in closed form."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """Interface of the built-in image models; copies, and passes that keep activations, of any."""
 
-from __future__ import annotations
-
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator

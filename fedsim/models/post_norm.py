@@ -3,8 +3,6 @@
 Modules have the names of their counterparts in GPT-2, where there is one.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """PRECODE: a variational bottleneck before the last layer, whose draws hide what is before it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

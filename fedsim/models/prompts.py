@@ -1,7 +1,5 @@
 """Virtual tokens before each text: prompt tuning, P-tuning and prefix tuning, by ``peft``."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

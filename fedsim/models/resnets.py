@@ -1,7 +1,5 @@
 """The residual networks of He et al. 2016, for CIFAR and for ImageNet, and other norms in them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

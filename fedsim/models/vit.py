@@ -1,7 +1,5 @@
 """A vision transformer at the size of CIFAR images."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -4,8 +4,6 @@ Run folders are passed between people. A link in one could name any file of whoe
 would hang and a device or a file with holes would fill the memory, so each of these is refused.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

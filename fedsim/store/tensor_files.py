@@ -1,7 +1,5 @@
 """State dicts of other frameworks in files that may be anybody's: read without running them."""
 
-from __future__ import annotations
-
 import io
 import warnings
 import zipfile

@@ -1,7 +1,5 @@
 """The private examples, for the evaluator alone: attacks and server may not import this module."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

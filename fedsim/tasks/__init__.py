@@ -1,7 +1,5 @@
 """Registry of the tasks, and how a task is made, saved with the captures and loaded by attacks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Interface of a task: a model architecture and a loss, without any private row."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

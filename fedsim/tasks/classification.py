@@ -1,7 +1,5 @@
 """Number of classes and utility of classifiers, for images and texts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 

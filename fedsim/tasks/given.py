@@ -1,7 +1,5 @@
 """Tasks of models that a program holds: transformers, and any network of images with its loss."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext

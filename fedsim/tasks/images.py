@@ -1,7 +1,5 @@
 """Image classification: pixels in [0, 1], one class per image."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Language modelling: prediction of each next token, of texts alone or packed into blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """What attacks take for granted of a loss: that it is a function, and a sum over examples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Masked language modelling: prediction of hidden words by a transformer of the BERT type."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

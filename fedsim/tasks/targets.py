@@ -1,7 +1,5 @@
 """What the loss of a network is about, told from its slopes: classes, numbers, or neither."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Text classification by a transformer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from torch import Tensor, nn

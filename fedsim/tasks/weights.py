@@ -1,7 +1,5 @@
 """Initial weights, which the first round broadcasts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Clients that run one after another in this process: for tests and debuggers, or without Ray."""
 
-from __future__ import annotations
-
 import copy
 
 from flwr.app import Message

@@ -1,7 +1,5 @@
 """Common part of the in-process and the Ray grid; no other module uses Flower's internals."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """Flower's own runtime with repeatable results: nodes and replies in partition order."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Clients in a fixed number of Ray processes, which are replaced if they hang or die."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Sentences of a causal model decoded from an update whose span a defense has blurred."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The gradient of a language model's head, whose table may be that of the words, made white."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """A batch of a language model chosen from a tree of prefixes, by a regression of the update."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

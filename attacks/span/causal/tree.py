@@ -1,7 +1,5 @@
 """Beam searches for the sentences of a batch, unlike ones of these, and strangers to an update."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Sentences of a bidirectional model decoded from an update whose span a defense has blurred."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

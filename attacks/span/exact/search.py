@@ -1,7 +1,5 @@
 """The search for sentences whose every token lies in the span, and their proof."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

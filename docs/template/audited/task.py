@@ -1,7 +1,5 @@
 """The model, the clients' sentences and their training: replace these by your own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

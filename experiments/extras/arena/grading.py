@@ -1,7 +1,5 @@
 """``fedsim grade``: a submission against the truth that its bundle commits to."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path

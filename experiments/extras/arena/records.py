@@ -1,7 +1,5 @@
 """What the arena writes, and the public bundle, which is read once its hashes are checked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

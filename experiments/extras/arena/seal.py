@@ -1,7 +1,5 @@
 """``fedsim seal``: victims for attacks of others, without what their rows follow from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

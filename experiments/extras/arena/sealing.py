@@ -6,8 +6,6 @@ guess on the first broadcast, whose weights are drawn by the same seed. Hence a 
 searched is asked for.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

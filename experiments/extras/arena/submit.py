@@ -1,7 +1,5 @@
 """``fedsim submit``: guesses at a sealed bundle."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

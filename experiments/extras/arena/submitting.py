@@ -1,7 +1,5 @@
 """``fedsim submit``: the guesses of an attack, or of a file, at a bundle. No truth is read."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """``fedsim evidence``: a folder for a privacy assessment, without private rows."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path

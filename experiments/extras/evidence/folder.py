@@ -1,7 +1,5 @@
 """The folder of evidence: what a privacy assessment asks of a run, a page, their hashes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What each client sent over the rounds, beside the model that its trees were grown on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trees as arrays, read from a message of XGBoost, and the cells that their thresholds cut."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ hessians. So ``base_weights`` and ``loss_changes`` tell them where ``sum_hessian
 NVFlare masks it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

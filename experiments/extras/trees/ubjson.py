@@ -1,7 +1,5 @@
 """Universal Binary JSON (draft 12), as XGBoost writes it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

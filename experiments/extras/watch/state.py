@@ -1,7 +1,5 @@
 """What a run folder tells while its run goes on: read only, and each guess is scored once."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator

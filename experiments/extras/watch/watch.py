@@ -1,7 +1,5 @@
 """``fedsim watch``: a run while it goes on, in a browser on this machine."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path
