@@ -52,7 +52,7 @@ class Layer:
     @property
     def name(self) -> str:
         """The name of the first module as the user knows it, without the adapter's suffix."""
-        return self.modules[0].removesuffix(".base_layer")
+        return self.modules[0].partition(".lora_A")[0].removesuffix(".base_layer")
 
     def weights(self, sent: Tensors) -> list[str]:
         """Names of the layer's weights in ``sent``, with a frozen ``A`` whose ``B`` is."""

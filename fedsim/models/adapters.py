@@ -18,7 +18,7 @@ from fedsim.store.files import Record
 Method: TypeAlias = Literal["lora", "rslora", "dora", "ia3", "prompt", "p-tuning", "prefix"]
 LOW_RANK: tuple[Method, ...] = ("lora", "rslora", "dora")
 _VARIANTS = (0, 12)
-"""The first version of peft that knows rsLoRA and adapts GPT-2 by DoRA."""
+"""The first version of peft that knows rsLoRA and IA3's layers, and adapts GPT-2 by DoRA."""
 DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("albert", "bert", "electra", "roberta"), ("query", "value")),
     "distilbert": ("q_lin", "v_lin"),
@@ -83,8 +83,15 @@ def adapt(network: nn.Module, adapters: Adapters, seed: int = 0) -> nn.Module:
     ``query.base_layer``, ``query.lora_A.default`` and ``query.lora_B.default``.
 
     Raises:
-        ConfigError: a target is not the name of a linear layer, or no module has a saved name.
+        ConfigError: a target is not the name of a linear layer, no module has a saved name, or
+            peft is too old.
     """
+    newer = adapters.method in ("rslora", "dora", "ia3")
+    if newer and tuple(map(int, version("peft").split(".")[:2])) < _VARIANTS:
+        raise ConfigError(
+            f"task.adapters: {adapters.method!r} needs peft 0.12, and {version('peft')} is "
+            "installed. Choose 'lora', or install a later peft."
+        )
     if adapters.config:
         _inject(network, adapters.config)
     elif adapters.method in ("lora", "rslora", "dora"):
@@ -192,11 +199,6 @@ def _low_rank(network: nn.Module, lora: Adapters, seed: int) -> None:
                 f"Choose from {', '.join(known)}."
             )
     variants = {} if lora.method == "lora" else {f"use_{lora.method}": True}
-    if variants and tuple(map(int, version("peft").split(".")[:2])) < _VARIANTS:
-        raise ConfigError(
-            f"task.adapters: {lora.method!r} needs peft 0.12, and {version('peft')} is installed. "
-            "Choose 'lora', or install a later peft."
-        )
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,

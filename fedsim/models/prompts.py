@@ -63,7 +63,7 @@ class Prompts(nn.ModuleDict):
                 raise ValueError("virtual tokens take masks of texts (text, token) alone")
             given["attention_mask"] = torch.cat([mask.new_ones(len(mask), self.tokens), mask], 1)
         cache, self._added = given.get("past_key_values"), 0
-        if cache is not None and cache.get_seq_length():  # which holds them
+        if isinstance(cache, tuple) or (cache is not None and cache.get_seq_length()):
             return (), given
         places = torch.arange(self.tokens, device=text.device).expand(len(text), -1)
         made = self["default"](places)

@@ -112,7 +112,7 @@ def test_adapters_are_a_change_of_the_weights(model: str) -> None:
 
 def test_options_of_peft() -> None:
     if Version(peft.__version__) < Version("0.12"):
-        with pytest.raises(ConfigError, match=r"need peft 0\.12, and"):
+        with pytest.raises(ConfigError, match=r"needs peft 0\.12, and"):
             make("tiny-gpt2", adapters="dora")[0].build()
         pytest.skip("peft before 0.12 has no such options")
     plain, weights = adapted("tiny-gpt2")

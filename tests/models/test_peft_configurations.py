@@ -18,6 +18,7 @@ from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 from tests.tasks.cases import TEXTS
 
+pytest.importorskip("peft", minversion="0.12", reason="older ones lack some of these")
 GPT, BERT = "tiny-gpt2", "tiny-bert"
 
 

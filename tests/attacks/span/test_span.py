@@ -329,10 +329,10 @@ def test_extensions_run_side_by_side(gpt2: Victim) -> None:
 
 def test_a_network_with_a_causal_mask_of_few_places_runs_in_parts(gpt2: Victim) -> None:
     network = gpt2.task.model(gpt2.sent)
-    layers, short = (FirstLayers(copy.deepcopy(network), [7, 8, 9], 32) for _ in range(2))
-    short.network.get_submodule("transformer.h.0.attn").register_buffer(
-        "bias", torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
-    )
+    layers = FirstLayers(copy.deepcopy(network), [7, 8, 9], 32)
+    mask = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+    network.get_submodule("transformer.h.0.attn").register_buffer("bias", mask)
+    short = FirstLayers(network, [7, 8, 9], 32)
     prefixes, tokens = torch.tensor([[0, 30, 41], [0, 52, 60]]), torch.arange(70, 77)
     for each in (tokens, torch.stack([tokens, tokens + 7])):
         whole = layers.of_extensions(layers.contexts, prefixes, each)
