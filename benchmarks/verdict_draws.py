@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from experiments.analysis.frames import DefenseInSetting, VictimKey
+from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.paired import Scored, scored
 from experiments.analysis.verdicts import LABELS
 from fedsim.records import CONTROLS, OTHER_CLIENT, OTHER_CLIENTS, PRIOR_ONLY, AttackKey

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 
-from clients.truth_mod import round_of
 from fedsim.canaries import Planting
 from fedsim.errors import ConfigError
 from fedsim.store.capture import client_of
+from fedsim.wire import round_of
 
 Call: TypeAlias = Callable[[Message, Context], Message]
 
@@ -49,7 +49,7 @@ def canary_mod(
         reply = call_next(message, context)
         round_ = round_of(message)
         train = message.metadata.message_type.partition(".")[0] == "train"
-        if not train or round_ is None or reply.has_error():
+        if not train or round_ < 0 or reply.has_error():
             return reply
         _, sent = next(iter(message.content.array_records.items()))
         name, learned = next(iter(reply.content.array_records.items()))

@@ -13,6 +13,7 @@ from clients.noted_batches import NotedBatches, Pixels
 from fedsim.store.capture import CaptureKey, client_of
 from fedsim.store.truth import TruthStore
 from fedsim.visible import say
+from fedsim.wire import round_of
 
 
 def truth_mod(
@@ -20,9 +21,9 @@ def truth_mod(
 ) -> Callable[[Message, Context, Callable[[Message, Context], Message]], Message]:
     """A mod for ``ClientApp(mods=[truth_mod("/data/truth")])``.
 
-    While a client answers a request to train, it notes every batch that a ``DataLoader`` of torch
-    yields with gradients enabled, so that evaluation under ``no_grad`` is left out: texts, images,
-    rows of a table, windows of sensors, with classes, numbers, several classes or no target. Where
+    While a client answers a request to train, or a query, it notes every batch that a
+    ``DataLoader`` of torch yields with gradients enabled, so that evaluation under ``no_grad`` is
+    left out: texts, images, rows of a table, windows of sensors, with classes or numbers. Where
     the network takes other inputs than the loader gave, as of pictures that are flipped on the
     device, its inputs are noted; so are those of a network without a loader. What cannot be noted
     is said once, on stderr. The message and the reply are not changed, and the server never reads
@@ -44,18 +45,20 @@ def truth_mod(
     def mod(
         message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
-        if message.metadata.message_type.partition(".")[0] != "train":
+        kind = message.metadata.message_type.partition(".")[0]
+        if kind not in ("train", "query"):
             return call_next(message, context)
         seen = NotedBatches(pixels)
         with seen.noted():
             reply = call_next(message, context)
         round_ = round_of(message)
-        if seen.batches and round_ is not None:
+        if seen.batches and round_ >= 0:
             key = CaptureKey(round=round_, client=client_of(context.node_id))
             distinct, steps = seen.distinct()
             store.save(key, distinct, tuple(range(len(distinct))), steps)
-        for text in notices(seen, round_):
-            _warn(store.root, text)
+        if kind == "train" or seen.batches or seen.lost:  # queries may train nothing
+            for text in notices(seen, round_):
+                _warn(store.root, text)
         return reply
 
     return mod
@@ -67,16 +70,7 @@ def _warn(folder: Path, text: str) -> None:
     say(f"truth_mod: {text}", error=True, flush=True)
 
 
-def round_of(message: Message) -> int | None:
-    """What Flower's strategies state in the configuration of each request, or as its group."""
-    for record in message.content.config_records.values():
-        if "server-round" in record:
-            return int(str(record["server-round"]))
-    group = message.metadata.group_id  # where the older strategies are driven
-    return int(group) if group.isdigit() else None
-
-
-def notices(seen: NotedBatches, round_: int | None) -> list[str]:
+def notices(seen: NotedBatches, round_: int) -> list[str]:
     """What could not be noted, or was noted otherwise than the loader gave it."""
     said = [f"not noted, as it holds no tensor of examples: {batch}" for batch in seen.lost]
     if seen.changed:
@@ -89,6 +83,6 @@ def notices(seen: NotedBatches, round_: int | None) -> list[str]:
             "nothing noted: no DataLoader of torch yielded a batch with gradients, and no network "
             "of torch took one. Write the examples as docs/how-to/audit.md says of state dicts"
         )
-    if seen.batches and round_ is None:
-        said.append("nothing noted: the request does not say its round (server-round)")
+    if seen.batches and round_ < 0:
+        said.append("nothing noted: the request says no round, as server-round or group_id")
     return said

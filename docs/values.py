@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from experiments.analysis.differences import Side, sections
 from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
-from experiments.analysis.frames import DefenseInSetting
 from experiments.analysis.hits import EXACT_METRIC, hits
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import METRICS as INFERRED
 from experiments.analysis.membership import inferred
 from experiments.analysis.paired import difference, is_attack, scored

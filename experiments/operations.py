@@ -14,7 +14,7 @@ from attacks.base import Attack
 from attacks.scheduling.isolation import run_serial
 from attacks.scheduling.jobs import Demand, plan
 from attacks.scheduling.ledger import Ledger
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Values, scored
 from experiments.invocation import Invocation
 from experiments.pipeline import execute

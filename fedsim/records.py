@@ -175,11 +175,6 @@ class ScoreRow:
         return AttackKey(self.attack, self.attack_options, self.adaptive)
 
     @property
-    def defense_key(self) -> DefenseKey:
-        """Which defense the attack had against it."""
-        return DefenseKey(self.defense, self.defense_options)
-
-    @property
     def example_key(self) -> ExampleKey:
         """Which example the guess was compared with."""
         return ExampleKey(self.cell, self.round, self.client, self.example)

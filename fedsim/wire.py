@@ -25,7 +25,7 @@ from fedsim.store.capture import Kind
 if TYPE_CHECKING:  # which imports torch, and a tap has to do without
     from fedsim.types import Tensors
 
-ARRAYS, CONFIG, METRICS, UPDATE = "arrays", "config", "metrics", "update"
+ARRAYS, METRICS, UPDATE = "arrays", "metrics", "update"
 _BFLOAT16 = np.dtype("V2")
 PARTITION, WHOAMI = "partition-id", "query.whoami"
 
@@ -102,8 +102,10 @@ def partition_of(context: Context) -> int:
 
 
 def round_of(message: Message) -> int:
-    """Number of the round, from 1, in a message of the server."""
-    return int(str(message.content.config_records[CONFIG]["server-round"]))
+    """Number of the round that a message of the server states; -1 if it states none."""
+    records = message.content.config_records.values()
+    words = [*(str(each.get("server-round")) for each in records), message.metadata.group_id]
+    return next((int(word) for word in words if word.isdecimal()), -1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,17 +27,18 @@ class Guest:
         self.ended = False
         self.left_out: Counter[str] = Counter()
 
-    def work(self, what: Callable[..., object], *args: Any) -> None:  # noqa: ANN401
+    def work(self, what: Callable[..., T], *args: Any) -> T | None:  # noqa: ANN401
         """Call ``what``; its first exception is logged and ends the capturing."""
         if self.ended:
-            return
+            return None
         try:
-            what(*args)
+            return what(*args)
         except Exception as error:
             if self._strict:
                 raise
             self.ended = True
             log(WARNING, "fedsim: captures no more, and the training goes on: %s", line_of(error))
+            return None
 
     def read(self, node: object, parse: Callable[..., T], *args: Any) -> T | None:  # noqa: ANN401
         """Call ``parse`` on the reply of a node; None, counted, if it cannot be read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from logging import INFO
@@ -73,7 +73,7 @@ class Recorder:
         self.policy = policy or CaptureConfig()
         self.on_round = on_round
         self._guest = Guest(strict=overwrite)
-        self._sent: dict[int, Sent] = {}
+        self._sent: Mapping[int, Sent] = {}
         self._pools = False
         self._lacking = _PROTOCOL
 
@@ -107,22 +107,17 @@ class Recorder:
 
     def note(self, server_round: int, messages: Sequence[Message]) -> None:
         """Keep what is really sent to each node."""
-        self._guest.work(self._note, server_round, messages)
+        self._sent = self.read(messages) if self.policy.keeps_round(server_round) else {}
 
-    def _note(self, server_round: int, messages: Sequence[Message]) -> None:
-        self._sent = {}
-        if not self.policy.keeps_round(server_round):
-            return
-        equal: dict[tuple[int, ...], Sent] = {}  # most strategies send everyone the same records
-        for message in messages:
-            records = message.content.values()
-            same = tuple(map(id, records))
-            if same not in equal:
-                equal[same] = Sent.of(message)
-            self._sent[message.metadata.dst_node_id] = equal[same]
+    def read(self, messages: Sequence[Message]) -> dict[int, Sent]:
+        """What is really sent, by node; it shares the memory of the messages."""
+        return self._guest.work(_read, messages) or {}
 
-    def overhear(self, server_round: int, replies: Sequence[Message]) -> None:
-        """Keep the replies to what was noted last."""
+    def overhear(
+        self, server_round: int, replies: Sequence[Message], sent: Mapping[int, Sent] | None = None
+    ) -> None:
+        """Keep the replies to what was noted last, or to what ``read`` gave."""
+        self._sent = self._sent if sent is None else sent
         self._guest.work(self._overhear, server_round, replies)
 
     def _overhear(self, server_round: int, replies: Sequence[Message]) -> None:
@@ -211,3 +206,9 @@ class Recorder:
                 f"Choose among {', '.join([*arrays][:4])} and so on."
             )
         return chosen
+
+
+def _read(messages: Sequence[Message]) -> dict[int, Sent]:
+    same = {tuple(map(id, m.content.values())): m for m in messages}  # mostly one for everyone
+    equal = {records: Sent.of(message) for records, message in same.items()}
+    return {m.metadata.dst_node_id: equal[tuple(map(id, m.content.values()))] for m in messages}

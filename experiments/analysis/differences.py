@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeAlias
 import pandas as pd
 
 from experiments.analysis.findings import HEADLINE, Findings, TaskFindings
-from experiments.analysis.frames import DefenseInSetting, score_frame
+from experiments.analysis.frames import score_frame
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Scored, Values, difference, scored
 from experiments.analysis.summary import SectionKey
 from experiments.wording.names import defense_name, differing, show, spoken, title, told_apart

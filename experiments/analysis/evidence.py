@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias, get_args
 
 from pydantic import Field
 
-from experiments.analysis.frames import Placed
+from experiments.analysis.keys import Placed
 from experiments.analysis.membership import Finding
 from experiments.analysis.statistics import Difference, Estimate
 from fedsim.records import AttackKey

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from pydantic import Field
 
 from experiments.analysis.evidence import SectionEvidence
-from experiments.analysis.frames import DefenseInSetting, Placed
+from experiments.analysis.keys import DefenseInSetting, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
 from experiments.plan.config import VerdictRule

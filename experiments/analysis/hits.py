@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from experiments.analysis.frames import VictimKey
+from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored
 from experiments.analysis.portfolio import blind_guess
 from experiments.stages.coverage import EXACT, EXACT_PSNR, THRESHOLDS

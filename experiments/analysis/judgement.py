@@ -7,7 +7,8 @@ from statistics import fmean
 import pandas as pd
 
 from experiments.analysis.evidence import Certified, Gap, SectionEvidence, Verdict
-from experiments.analysis.frames import ATTACK, PLACE, DefenseInSetting, attacked, undefended
+from experiments.analysis.frames import ATTACK, PLACE, attacked
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import Finding
 from experiments.analysis.paired import Scored, difference, scored
 from experiments.analysis.power import Search
@@ -65,7 +66,8 @@ def evidence(
     }
     tried = {
         place.setting: [attack.attacker for attack in attacks if attack.place == place]
-        for place in undefended(parts).values()
+        for place in parts
+        if place.defense == "none"
     }
     verdicts = tuple(judged(place, _working(place.setting, beating, tried)) for place in parts)
     return SectionEvidence(

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from experiments.analysis.frames import VictimKey
+from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Values, difference, estimate
 from experiments.analysis.statistics import Estimate
 from experiments.wording.names import defense_name, show, title, told_apart

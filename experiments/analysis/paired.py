@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from experiments.analysis.frames import ATTACK, PLACE, DefenseInSetting, VictimKey, victims
+from experiments.analysis.frames import ATTACK, PLACE, victims
+from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.statistics import FEW, Difference, Estimate, mean, paired_difference
 from fedsim.records import CONTROLS, CUT, LOST, PRIOR_ONLY, AttackKey
 

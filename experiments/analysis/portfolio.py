@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from experiments.analysis.evidence import Kind, Reason
-from experiments.analysis.frames import VictimKey
+from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored, difference, portfolio
 from experiments.analysis.statistics import Difference, Floats
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, AttackKey

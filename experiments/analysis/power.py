@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments.analysis.evidence import Kind, Reason
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import Finding
 from experiments.analysis.paired import Scored, difference, estimate, is_attack
 from experiments.analysis.portfolio import blind_guess

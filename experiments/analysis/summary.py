@@ -22,8 +22,6 @@ from experiments.analysis.findings import (
 from experiments.analysis.frames import (
     ATTACK,
     PLACE,
-    DefenseInSetting,
-    Placed,
     by_status,
     jobs,
     score_frame,
@@ -31,6 +29,7 @@ from experiments.analysis.frames import (
     with_prior,
 )
 from experiments.analysis.judgement import evidence
+from experiments.analysis.keys import DefenseInSetting, Placed
 from experiments.analysis.membership import SEEN, Finding, inferred
 from experiments.analysis.power import Search
 from experiments.analysis.statistics import Direction, summary

@@ -16,8 +16,9 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis.evidence import Clients, Grade, Reached, Reason, Shown, Verdict
-from experiments.analysis.frames import DefenseInSetting, VictimKey, jobs_of_attacks
+from experiments.analysis.frames import jobs_of_attacks
 from experiments.analysis.hits import ERROR, EXACT_METRIC, Bar, Hits, examples, hits, owners
+from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.membership import Finding
 from experiments.analysis.paired import Scored, estimate, is_attack
 from experiments.analysis.portfolio import (

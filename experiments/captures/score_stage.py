@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -83,9 +84,14 @@ def _copy_truth(private: TruthStore, cell: Cell, task: Task) -> None:
     for key in cell.captures.keys():
         if key not in known:
             continue
-        batch = _as_attacked(private.load(key, cell.captures.record(key).nodes), task)
+        noted = private.load(key, cell.captures.record(key).nodes)
+        if (batch := _as_attacked(noted, task)) is None:
+            say(sentence("truth.shape", key=key, shape=tuple(noted.inputs.shape[1:])), error=True)
+            continue
         numbers = tuple(rows.setdefault(content(batch, i), len(rows)) for i in range(len(batch)))
         cell.truth.save(key, batch, numbers, (tuple(range(len(batch))),))
+    if not rows:
+        raise StoreError(f"{private.root}: no example has a shape that the model takes.")
     seal_truth(cell)
 
 
@@ -107,10 +113,15 @@ def _explaining_others(cell: Cell) -> list[CaptureKey]:
     return [key for key, fit in fits.items() if fit is not None and fit.leads is False]
 
 
-def _as_attacked(batch: Batch, task: Task) -> Batch:
-    """A batch in its owner's shape and range, with targets as attacks hold them."""
+def _as_attacked(batch: Batch, task: Task) -> Batch | None:
+    """A batch in its owner's shape and range, with targets as attacks hold them.
+
+    None of what the model does not take, as of another one that the client trains as well.
+    """
     if not isinstance(task, ImageClassification):
-        return batch
+        return None if batch.inputs.is_floating_point() else batch
+    if batch.inputs[0].numel() != math.prod(task.form.shape):
+        return None
     return Batch(task.form.read(batch.inputs), _targets(batch.labels, task), batch.mask)
 
 

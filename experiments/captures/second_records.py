@@ -107,19 +107,12 @@ def _records(beside: Tensors, network: nn.Module) -> Iterator[tuple[str, Tensors
 
 def _sets(entries: Tensors) -> Iterator[dict[str, Tensors]]:
     """The entries by the beginning, the end, and the whole of their names."""
-    for pick in (_beginning, _end, str):
+    parts = [(name.partition(".")[0], name.rpartition(".")[2], name) for name in entries]
+    for chosen in zip(*parts, strict=True):
         sets: dict[str, Tensors] = {}
-        for name, value in entries.items():
-            sets.setdefault(pick(name), {})[name] = value
+        for part, (name, value) in zip(chosen, entries.items(), strict=True):
+            sets.setdefault(part, {})[name] = value
         yield sets
-
-
-def _beginning(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _end(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _likened(tensors: Tensors, network: nn.Module) -> Tensors:

@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from experiments.analysis.frames import PLACE, DefenseInSetting, jobs_of_attacks, score_frame
+from experiments.analysis.frames import PLACE, jobs_of_attacks, score_frame
 from experiments.analysis.held import SHARES, Target
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import scored
 from experiments.analysis.power import Search
 from experiments.analysis.verdicts import Evidence, metrics

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.bounds.audit import AuditRecord, AuditRow
 from experiments.plan.folder import Run
 from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import SEEN, Finding, inferred
 from experiments.bounds.audit import AuditRow
 from experiments.report.naming import named_place

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from experiments.analysis.findings import Leakage, Result, TaskFindings
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.bounds.information import CERTAIN, decibels, lead, most
 from experiments.bounds.records import BudgetLimit, LimitsRecord
 from experiments.bounds.success import least_noise, over_rounds

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.analysis.findings import TaskFindings
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.report.beyond import Inferences, beyond
 from experiments.report.brackets import Bracket, brackets
 from experiments.report.curves import curves

@@ -6,7 +6,7 @@ from textwrap import shorten
 
 from experiments.analysis.evidence import Reason, Verdict
 from experiments.analysis.findings import Problem, Result, TaskFindings
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import METRICS
 from experiments.analysis.verdicts import WORDS
 from experiments.report.naming import (

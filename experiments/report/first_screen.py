@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from attacks import attack_classes
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import RoundUtility, TaskFindings, learned, settled
-from experiments.analysis.frames import DefenseInSetting
 from experiments.analysis.hits import EXACT_MAIN
+from experiments.analysis.keys import DefenseInSetting
 from experiments.plan.entries import allows_for
 from experiments.report.brackets import Bracket
 from experiments.report.details import variant

@@ -2,7 +2,7 @@
 
 from experiments.analysis.evidence import Reached, Verdict
 from experiments.analysis.findings import HEADLINE, Result, Spread, TaskFindings
-from experiments.analysis.frames import DefenseInSetting, Placed, undefended
+from experiments.analysis.keys import DefenseInSetting, Placed
 from experiments.analysis.statistics import Difference, Estimate
 from experiments.analysis.verdicts import LABELS
 from experiments.report.tables import Number
@@ -95,7 +95,7 @@ def useful(
     name, end = section.utility_name, section.at_end(place)
     if name is None or end is None or name not in end.values:
         return None, None, None
-    bases = undefended(row.place for row in section.utility)
+    bases = {row.setting: row.place for row in section.utility if row.defense == "none"}
     base = section.at_end(bases[place.setting]) if place.setting in bases else None
     compared = base is not None and place.defense != "none"
     change = _utility(end.over_seeds(name, base), name) if compared else None

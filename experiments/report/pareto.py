@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import UTILITY, TaskFindings
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.report.figures import (
     INK,
     Figure,

@@ -7,7 +7,8 @@ import pandas as pd
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Leakage, Result, TaskFindings
-from experiments.analysis.frames import ATTACK, PLACE, DefenseInSetting, frame
+from experiments.analysis.frames import ATTACK, PLACE, frame
+from experiments.analysis.keys import DefenseInSetting
 from experiments.report.beyond import Inferences, inferences_of
 from experiments.report.brackets import Bracket
 from experiments.report.details import phrases

@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.analysis.evidence import Verdict, Word
 from experiments.analysis.findings import TaskFindings
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.statistics import FEW
 from experiments.report.details import details, share
 from experiments.report.naming import name_of, things, unit_of_main

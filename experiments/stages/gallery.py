@@ -169,7 +169,7 @@ def _choose(cells: Sequence[Cell], rows: Iterable[ScoreRow]) -> Iterator[_Chosen
         if row.attack == PRIOR_ONLY:  # it made its guess without the victim
             continue
         names = (row.task, row.dataset, row.model, row.protocol)
-        pool = _Pool(*names, labels[row.cell], row.defense_key)
+        pool = _Pool(*names, labels[row.cell], DefenseKey(row.defense, row.defense_options))
         group = groups[pool, row.attack_key]
         group.setdefault(row.example_key, None)
         if row.metric == MAIN[pool.modality]:

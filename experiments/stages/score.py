@@ -261,12 +261,14 @@ def controls(victims: Victims[Cell]) -> dict[CaptureKey, list[Donor]]:
     """For each capture the donors that share no row with it, of which two serve if there are two.
 
     An attack depends on its observation alone, so that its guess at a donor with equal facts is the
-    guess that it makes when the victim's reply is exchanged for the donor's.
+    guess that it makes when the victim's reply is exchanged for the donor's. Of other applications
+    some truth may be missing: such a donor is taken to hold other rows.
     """
     rows = {key: frozenset(record.rows) for key, record in victims.records.items()}
+    known = donors_of(victims.cell)
     return {
-        key: [donor for donor in known if rows[key].isdisjoint(rows[donor.key])]
-        for key, known in donors_of(victims.cell).items()
+        key: [donor for donor in known[key] if mine.isdisjoint(rows.get(donor.key, ()))]
+        for key, mine in rows.items()
     }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from experiments.analysis.findings import UTILITY as UTILITY
-    from experiments.analysis.frames import DefenseInSetting as DefenseInSetting
+    from experiments.analysis.keys import DefenseInSetting as DefenseInSetting
     from experiments.analysis.paired import Values as Values
     from experiments.analysis.paired import difference as difference
     from experiments.analysis.paired import estimate as estimate

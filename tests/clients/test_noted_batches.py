@@ -180,11 +180,9 @@ def test_what_cannot_be_noted_is_said_by_its_shapes() -> None:
             pass
     (text,) = notices(seen, 1)
     assert "int64 (2,)" in text
-    (nothing,) = notices(NotedBatches(lambda images: images), 1)
-    assert nothing.startswith("nothing noted")
 
 
-def test_what_is_not_noted_is_said_once_though_flower_loads_the_app_for_each_message(
+def test_queries_are_noted_and_what_is_not_is_said_once_though_flower_loads_the_app_each_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     request: Any = SimpleNamespace(
@@ -194,6 +192,9 @@ def test_what_is_not_noted_is_said_once_though_flower_loads_the_app_for_each_mes
     context: Any = SimpleNamespace(node_id=1)
     for _ in range(3):
         truth_mod(tmp_path)(request, context, lambda message, _: message)
+    request.metadata.message_type = "query"
+    truth_mod(tmp_path)(request, context, lambda *_: next(iter(DataLoader([numbers(5)]))))  # type: ignore[arg-type]
+    assert {path.stem for path in tmp_path.iterdir()} == {"round-0001-client-0001"}
     assert capsys.readouterr().err.count("nothing noted") == 1
 
 

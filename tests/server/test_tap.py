@@ -1,12 +1,11 @@
 """A loop of one's own over the grid is overheard, and is what it was."""
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 import fedsim
@@ -18,23 +17,6 @@ from server.grids.local import run_server
 from tests.apps.plain_app import start_arrays
 
 CLIENTS = 3
-
-
-class Pushed:
-    """A grid of an app that pushes its messages, and asks later for the replies."""
-
-    def __init__(self, grid: Any) -> None:
-        self.grid = grid
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.grid, name)
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        self.replies = list(self.grid.send_and_receive(messages))
-        return [str(number) for number in range(len(self.replies))]
-
-    def pull_messages(self, identifiers: Iterable[str]) -> list[Message]:
-        return [self.replies[int(number)] for number in identifiers]
 
 
 def asked(grid: Grid, kind: str, round_: int, group: str) -> list[Message]:
@@ -52,7 +34,6 @@ def run(folder: Path | None, group: str = "", *, pushed: bool = False) -> list[b
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        grid = Pushed(grid) if pushed else grid  # type: ignore[assignment]
         grid = grid if folder is None else fedsim.tap(grid, folder)
         for round_ in (1, 2):
             messages = asked(grid, "train", round_, group and str(round_))
@@ -97,6 +78,45 @@ def test_messages_of_one_group_do_not_overwrite_one_another(tmp_path: Path) -> N
     store = CaptureStore(tmp_path / "captures")
     assert [key.round for key in store.keys()] == [1] * CLIENTS + [2] * CLIENTS
     assert store.record(CaptureKey(round=1, client=store.keys()[0].client))
+
+
+def test_evaluation_takes_no_round_and_rounds_are_those_that_are_stated(tmp_path: Path) -> None:
+    """So that captures have the rounds of the noted truth, which may count from 0."""
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        tapped = fedsim.tap(grid, tmp_path / "captures")
+        for round_ in (0, 1):
+            for kind in ("train", "evaluate"):
+                list(tapped.send_and_receive(asked(tapped, kind, round_, "")))
+
+    run_server(server, InProcessGrid("tests.apps.plain_app:app", CLIENTS, {}), {})
+    keys = CaptureStore(tmp_path / "captures").keys()
+    assert [key.round for key in keys] == [0] * CLIENTS + [1] * CLIENTS
+
+
+def test_a_late_reply_is_held_against_what_it_answers(tmp_path: Path) -> None:
+    """As where a server goes on with those that were fast."""
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        tapped = fedsim.tap(grid, tmp_path / "captures")
+        first, second = asked(tapped, "train", 1, ""), asked(tapped, "train", 2, "")
+        for message in second:
+            message.content["arrays"] = ArrayRecord([np.ones((3, 4), np.float32)])
+        late = list(tapped.push_messages(first))
+        prompt = list(tapped.push_messages(second[:1]))
+        for identifiers in (prompt, late):
+            list(tapped.pull_messages(identifiers))
+
+    run_server(server, InProcessGrid("tests.apps.plain_app:app", CLIENTS, {}), {})
+    store = CaptureStore(tmp_path / "captures")
+    assert [key.round for key in store.keys()] == [1] * CLIENTS + [2]
+    sent = {store.record(key).sent_sha256 for key in store.keys() if key.round == 1}
+    assert len(sent) == 1
+    assert store.record(store.keys()[-1]).sent_sha256 not in sent
 
 
 def test_what_is_no_grid_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.analysis.evidence import Verdict
-from experiments.analysis.frames import DefenseInSetting, VictimKey, score_frame
+from experiments.analysis.frames import score_frame
+from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.paired import Scored
 from experiments.analysis.verdicts import judge
 from fedsim.records import OTHER_CLIENT, OTHER_CLIENTS, PRIOR_ONLY, AttackKey, Modality

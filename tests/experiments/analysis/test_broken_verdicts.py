@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.analysis.evidence import Verdict
-from experiments.analysis.frames import VictimKey, score_frame
+from experiments.analysis.frames import score_frame
+from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored
 from experiments.analysis.verdicts import LABELS, judge
 from fedsim.records import OTHER_CLIENT, AttackKey

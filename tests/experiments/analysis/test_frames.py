@@ -3,7 +3,8 @@
 import math
 import random
 
-from experiments.analysis.frames import VictimKey, by_status, frame, jobs, score_frame, victims
+from experiments.analysis.frames import by_status, frame, jobs, score_frame, victims
+from experiments.analysis.keys import VictimKey
 from fedsim.records import ScoreRow
 from fedsim.store.rows import columns
 from tests.experiments.analysis.cases import row

@@ -5,14 +5,9 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.frames import (
-    PLACE,
-    DefenseInSetting,
-    VictimKey,
-    jobs_of_attacks,
-    score_frame,
-)
+from experiments.analysis.frames import PLACE, jobs_of_attacks, score_frame
 from experiments.analysis.held import Errors, Held, Level, Target, hold, surely
+from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.paired import Scored, estimate, scored
 from experiments.analysis.power import Search
 from experiments.analysis.verdicts import Evidence, metrics

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.analysis.frames import VictimKey, score_frame
+from experiments.analysis.frames import score_frame
+from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored
 from experiments.analysis.verdicts import judge
 from fedsim.errors import ConfigError

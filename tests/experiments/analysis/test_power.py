@@ -8,7 +8,7 @@ import pytest
 
 from attacks import ATTACKS
 from attacks.base import Attack
-from experiments.analysis.frames import VictimKey
+from experiments.analysis.keys import VictimKey
 from experiments.analysis.paired import Scored
 from experiments.analysis.power import Search
 from experiments.analysis.verdicts import judge

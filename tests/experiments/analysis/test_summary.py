@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from experiments.analysis.findings import RoundUtility, TaskFindings
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.summary import summarise
 from experiments.report.curves import curves, running_mean, smoothed, window
 from experiments.report.figures import INK, strokes

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
-from experiments.analysis.frames import DefenseInSetting, VictimKey, score_frame
+from experiments.analysis.frames import score_frame
 from experiments.analysis.judgement import oblivious_twin
+from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.paired import Scored, difference, portfolio, scored
 from experiments.analysis.summary import summarise
 from experiments.analysis.verdicts import LABELS, WORDS, judge

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from markupsafe import escape
 
 import fedsim
@@ -18,6 +19,8 @@ from experiments.wording.catalogue import sentence
 from experiments.wording.threat import fact_words
 from fedsim.api.ledger import read_ledger
 from fedsim.errors import ConfigError, StoreError
+from fedsim.store.truth import TruthStore
+from fedsim.types import Batch
 from tests.experiments.captures.cases import broken, by_name, federate
 from tests.experiments.captures.conftest import SENTENCE, Held
 from tests.experiments.captures.conftest import Net as Images
@@ -98,6 +101,21 @@ def test_with_the_truth_the_page_has_a_verdict(captures: Path, said: Said) -> No
     exact = scores[(scores.metric == "exact_match") & (scores.attack == "span")]
     assert set(exact.value) == {1.0}
     assert set(scores.level) == {""}  # a level is of options that nobody has set
+
+
+def test_a_part_of_the_truth_is_scored_and_what_the_model_does_not_take_is_left_out(
+    captures: Path, said: Said
+) -> None:
+    """As where one client alone has the mod, or trains another network in the same round."""
+    said("attack", captures, "--attacks", "span")
+    private = captures.parent / "private"
+    first, second = (record.key for record in TruthStore(private).clients())
+    (private / f"{second}.json").unlink()
+    assert said("score", captures, "--truth", private)[0] == 0
+    TruthStore(private).save(second, Batch(torch.rand(1, 5), torch.zeros(1).long()), (0,), ((0,),))
+    code, _, error = said("score", captures, "--truth", private)
+    assert (code, sentence("truth.shape", key=second, shape=(5,)) in error) == (0, True)
+    assert {row.client for row in open_run(captures).scores} == {first.client}
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from experiments.analysis.frames import DefenseInSetting, VictimKey
 from experiments.analysis.held import Errors, HeldWord, Target, levels_of
+from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.paired import Scored
 from experiments.analysis.statistics import Floats, clopper_pearson
 from experiments.analysis.verdicts import Evidence

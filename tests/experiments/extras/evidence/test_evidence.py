@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import beta
 
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.bounds.audit import AuditRow
 from experiments.cli import main
 from experiments.extras.evidence.folder import MANIFEST, PAGE, RECORD, EvidenceRecord

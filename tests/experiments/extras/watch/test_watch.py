@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.scheduling.ledger import Ledger, lock_run
 from attacks.scheduling.prepared import Sketch
-from experiments.analysis.frames import DefenseInSetting
+from experiments.analysis.keys import DefenseInSetting
 from experiments.commands.run import _watched
 from experiments.extras.watch.server import SCRIPT, Feed, Server, _draw, page, serve
 from experiments.extras.watch.state import CurveKey, Glimpse, State, Watcher
