@@ -54,14 +54,15 @@ def facts_shown(observation: Observation, network: nn.Module) -> dict[Fact, Any]
     """What a client's normalisation layers show of its training, by the names of the facts.
 
     Layers that count batches were in training, and each batch is taken for a step. Empty unless all
-    of them counted as many, as the mean of several clients may not.
+    of them counted as many, as the mean of several clients may not, but for those that are frozen.
     """
     layers = tracking_layers(observation, network)
     every = (counted_batches(observation, *layer) for layer in layers.items())
     counts = {count for count in every if count is not None}
-    if observation.kind == "gradient" or len(counts) != 1 or (count := counts.pop()) < 1:
+    moved = counts - {0}
+    if observation.kind == "gradient" or len(moved) != 1 or (count := moved.pop()) < 1:
         return {}
-    return {"local_steps": count, "train_mode": True}
+    return {"local_steps": count} if 0 in counts else {"local_steps": count, "train_mode": True}
 
 
 def broadcast_and_steps(

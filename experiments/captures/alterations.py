@@ -12,6 +12,10 @@ _SHIFT = 8
 """Most pixels by which a crop is looked for. Half of it misses crops of 64 pixels, twice of it
 takes four times as long and names no usual crop more."""
 
+_VARIED = 100
+"""Times the error that a picture varies by that is told from others in spite of any scale. Halved
+or doubled, what is one colour but for a grain below .01 is called normalised or is not."""
+
 
 def altered(certified: Tensor, private: Tensor, shape: tuple[int, ...]) -> str:
     """What certified pictures are that are none of the private ones.
@@ -24,7 +28,8 @@ def altered(certified: Tensor, private: Tensor, shape: tuple[int, ...]) -> str:
     found: list[str] = []
     for picture in certified:
         ways = _ways(picture) if len(shape) > 1 else iter(())
-        way = next((name for name, view, at in ways if _exact(view, private[at])), "")
+        named = (_named(name, view, private[at]) for name, view, at in ways)
+        way = next(filter(None, named), "")
         if way and way not in found:
             found.append(way)
     count = len(certified)
@@ -33,14 +38,22 @@ def altered(certified: Tensor, private: Tensor, shape: tuple[int, ...]) -> str:
     return sentence("truth.changed_by", count=count, ways=listed(found))
 
 
-def _exact(view: Tensor, private: Tensor) -> bool:
-    errors = (private - view).square().flatten(1).mean(1)
-    return bool(errors.min() <= 10 ** (-EXACT_PSNR / 10))
+def _named(name: str, view: Tensor, private: Tensor) -> str:
+    """The name if a private picture is so, or with each channel scaled and shifted; else empty."""
+    exact, flat = 10 ** (-EXACT_PSNR / 10), private.flatten(2)
+    if ((flat - view.flatten(1)) ** 2).mean((1, 2)).min() <= exact:
+        return name
+    seen, flat = (each - each.mean(-1, keepdim=True) for each in (view.flatten(1), flat))
+    scale = (seen * flat).sum(-1, keepdim=True) / (seen**2).sum(-1, keepdim=True).clamp(min=1e-9)
+    alike = ((flat - scale * seen) ** 2).mean((1, 2)) <= exact
+    varied = (flat**2).mean((1, 2)) > _VARIED * exact
+    return f"{name} and normalised".removeprefix(" and ") if (alike & varied).any() else ""
 
 
 def _ways(picture: Tensor) -> Iterator[tuple[str, Tensor, tuple[slice, ...]]]:
     """Name of an alteration, the part of a picture that shows it, and where that lies."""
     whole = (slice(None),)
+    yield "", picture, whole
     yield "flipped left to right", picture.flip(-1), whole
     yield "flipped upside down", picture.flip(-2), whole
     yield "turned by 180 degrees", picture.flip(-1, -2), whole

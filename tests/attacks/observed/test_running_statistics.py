@@ -132,6 +132,14 @@ def test_no_count_is_read_where_the_format_holds_none(
     assert counted_from(sent.to(dtype), torch.tensor(received).to(dtype)) == count
 
 
+def test_frozen_layers_count_nothing() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3))
+    before = network.state_dict()
+    after = before | {"0.num_batches_tracked": torch.tensor(4)}
+    seen = Observation(CaptureKey(round=2, client=0), before, after, "weights", Knowledge())
+    assert facts_shown(seen, network) == {"local_steps": 4}
+
+
 def test_the_share_of_the_broadcast_is_by_the_count_that_was_loaded() -> None:
     layer = nn.BatchNorm1d(3, momentum=None)
     sent = {"0.num_batches_tracked": torch.tensor(5.75)}

@@ -31,6 +31,8 @@ def shifted(picture: Tensor) -> Tensor:
         (lambda x: x.transpose(-1, -2), "transposed"),
         (shifted, "shifted by"),
         (lambda x: shifted(x.flip(-1)), "and flipped"),
+        (lambda x: (x - 0.4) / torch.tensor([0.2, 0.3, 0.4]).view(3, 1, 1), "(normalised)"),
+        (lambda x: 2 * x.flip(-1), "left to right and normalised"),
     ],
 )
 def test_a_flip_or_a_crop_is_named(change: Callable[[Tensor], Tensor], way: str) -> None:
@@ -43,6 +45,8 @@ def test_what_is_not_named_is_said_all_the_same() -> None:
     private = pictures(5)
     mixed = 0.5 * private[:1] + 0.5 * private[1:2]
     assert altered(mixed, private, (3, 16, 16)) == sentence("truth.changed", count=1)
+    assert altered(0.3 + 0 * mixed, private, (3, 16, 16)) == sentence("truth.changed", count=1)
+    assert altered(mixed, 0 * private, (3, 16, 16)) == sentence("truth.changed", count=1)
     rows = torch.rand(4, 9, 1, 1)
     assert altered(rows[:1].flip(1), rows, (9,)) == sentence("truth.changed", count=1)
 
