@@ -73,7 +73,7 @@ class Recorder:
         self.policy = policy or CaptureConfig()
         self.on_round = on_round
         self._guest = Guest(strict=overwrite)
-        self._sent: Mapping[int, Sent] = {}
+        self.sent: Mapping[int, Sent] = {}
         self._pools = False
         self._lacking = _PROTOCOL
 
@@ -107,17 +107,14 @@ class Recorder:
 
     def note(self, server_round: int, messages: Sequence[Message]) -> None:
         """Keep what is really sent to each node."""
-        self._sent = self.read(messages) if self.policy.keeps_round(server_round) else {}
+        self.sent = self.read(messages) if self.policy.keeps_round(server_round) else {}
 
     def read(self, messages: Sequence[Message]) -> dict[int, Sent]:
         """What is really sent, by node; it shares the memory of the messages."""
         return self._guest.work(_read, messages) or {}
 
-    def overhear(
-        self, server_round: int, replies: Sequence[Message], sent: Mapping[int, Sent] | None = None
-    ) -> None:
-        """Keep the replies to what was noted last, or to what ``read`` gave."""
-        self._sent = self._sent if sent is None else sent
+    def overhear(self, server_round: int, replies: Sequence[Message]) -> None:
+        """Keep the replies to what is in ``sent``."""
         self._guest.work(self._overhear, server_round, replies)
 
     def _overhear(self, server_round: int, replies: Sequence[Message]) -> None:
@@ -125,14 +122,11 @@ class Recorder:
             return
         answers = [message for message in replies if not message.has_error()]
         if self._overwrite:
-            sent = next(iter(self._sent.values()))  # all are sent the same
+            sent = next(iter(self.sent.values()))  # all are sent the same
             self._keep(server_round, [Reply.of_simulation(each, sent) for each in answers])
             return
-        read = [
-            self._guest.read(each.metadata.src_node_id, Reply.of_stranger, each, self._sent)
-            for each in answers
-        ]
-        self._keep(server_round, self._of_strangers(read))
+        named = [(each.metadata.src_node_id, each) for each in answers]
+        self._of_strangers(server_round, Reply.of_stranger, named)
 
     def note_fit(self, instructions: Sequence[tuple[ClientProxy, FitIns]]) -> None:
         """As ``note``, of a strategy of ``flwr.server.strategy``."""
@@ -143,30 +137,24 @@ class Recorder:
         for _, each in instructions:
             if id(each) not in equal:
                 equal[id(each)] = Sent.of_fit(each)
-        self._sent = {int(proxy.cid): equal[id(each)] for proxy, each in instructions}
+        self.sent = {int(proxy.cid): equal[id(each)] for proxy, each in instructions}
 
     def overhear_fit(
         self, server_round: int, results: Sequence[tuple[ClientProxy, FitRes]]
     ) -> None:
         """As ``overhear``, of a strategy of ``flwr.server.strategy``."""
-        self._guest.work(self._overhear_fit, server_round, results)
+        named = [(proxy.cid, proxy, result) for proxy, result in results]
+        self._guest.work(self._of_strangers, server_round, Reply.of_fit, named)
 
-    def _overhear_fit(
-        self, server_round: int, results: Sequence[tuple[ClientProxy, FitRes]]
+    def _of_strangers(
+        self, server_round: int, parse: Callable[..., Reply], named: Sequence[tuple[Any, ...]]
     ) -> None:
+        """Keep the first readable reply of each node, equal ones as one of a cohort."""
         if not self.policy.keeps_round(server_round):
             return
-        read = [
-            self._guest.read(proxy.cid, Reply.of_fit, proxy, result, self._sent)
-            for proxy, result in results
-        ]
-        self._keep(server_round, self._of_strangers(read))
-
-    def _of_strangers(self, read: Sequence[Reply | None]) -> list[Reply]:
-        """The first readable reply of each node, equal ones as one of a cohort."""
         first: dict[int, Reply] = {}
-        for reply in read:
-            if reply is not None:
+        for node, *raw in named:
+            if (reply := self._guest.read(node, parse, *raw, self.sent)) is not None:
                 first.setdefault(reply.client, replace(reply, kind=self._kind))
         replies = pooled_equal(list(first.values()))
         if len(replies) < len(first) and not self._pools:
@@ -175,7 +163,7 @@ class Recorder:
                 "several nodes reply with the same bytes, as under secure aggregation: each sum is "
                 "captured once, as a cohort's"
             )
-        return replies
+        self._keep(server_round, replies)
 
     def _keep(self, server_round: int, replies: Sequence[Reply]) -> None:
         selected = [
@@ -183,8 +171,8 @@ class Recorder:
             for reply in replies
             if any(self.policy.keeps(server_round, n) for n in (reply.client, *reply.nodes))
         ]
-        if self._sent:
-            self._description.write(next(iter(self._sent.values())).arrays, self.store.root)
+        if self.sent:
+            self._description.write(next(iter(self.sent.values())).arrays, self.store.root)
         self._writer.submit(server_round, selected)
         if selected and not self._overwrite:
             self._ask(selected[0].knowledge)

@@ -16,13 +16,7 @@ _FACTS: dict[str, Fact] = {
     "optimizer": "optimizer",
 }
 """Names that mean one thing, hyphens standing for underscores, too."""
-_TRAINING = {
-    "proximal-mu": "proximal_mu",
-    "max-grad-norm": "max_grad_norm",
-    "weight-decay": "weight_decay",
-    "momentum": "momentum",
-    "label-smoothing": "label_smoothing",
-}
+_TRAINING = ("proximal-mu", "max-grad-norm", "weight-decay", "momentum", "label-smoothing")
 _CLIPPING = "clipping-norm"
 """What Flower's wrappers of client-side clipping send to their mods, which clip the update."""
 _OPTIMIZERS = frozenset({"sgd", "momentum", "adam", "adamw", "adafactor"})
@@ -40,8 +34,8 @@ def stated(config: Mapping[str, Any]) -> Knowledge:
     for name, fact in _FACTS.items():
         if _is_sound(fact, value := named.get(name)):
             facts.setdefault(fact, value)
-    given = {option: named[name] for name, option in _TRAINING.items() if name in named}
-    training = {option: float(value) for option, value in given.items() if _positive(value)}
+    given = {name: named[name] for name in _TRAINING if _positive(named.get(name))}
+    training = {name.replace("-", "_"): float(value) for name, value in given.items()}
     if training:
         facts["training"] = training
     if "momentum" in training:

@@ -110,7 +110,8 @@ class Tap:
                 answers.setdefault(asked, []).append(reply)
         for asked, heard in answers.items():
             asked.number = self._free(asked) if asked.number < 0 else asked.number
-            self._recorder.overhear(asked.number, heard, asked.sent)
+            self._recorder.sent = asked.sent
+            self._recorder.overhear(asked.number, heard)
         if answers:
             self._recorder.flush()
         return replies

@@ -61,13 +61,11 @@ def evidence(
             planted=planted,
         )
 
-    beating = {
-        place.setting: judged(place, {}).beating for place in parts if place.defense == "none"
-    }
+    bare = [place for place in parts if place.defense == "none"]
+    beating = {place.setting: judged(place, {}).beating for place in bare}
     tried = {
         place.setting: [attack.attacker for attack in attacks if attack.place == place]
-        for place in parts
-        if place.defense == "none"
+        for place in bare
     }
     verdicts = tuple(judged(place, _working(place.setting, beating, tried)) for place in parts)
     return SectionEvidence(

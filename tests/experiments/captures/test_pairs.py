@@ -95,20 +95,12 @@ class Runs:
         return os.system, ("touch PWNED",)
 
 
-def a_pickle(folder: Path) -> None:
-    (folder / "site-1.pt").write_bytes(pickle.dumps({"a": Runs()}))
+def saved(content: Any, name: str = "site-1.pt") -> Callable[[Path], None]:
+    return lambda folder: torch.save(content, folder / name)
 
 
-def a_pickle_of_torch(folder: Path) -> None:
-    torch.save({"a": torch.ones(2), "b": Runs()}, folder / "site-1.pt")
-
-
-def objects_of_numpy(folder: Path) -> None:
-    np.savez(folder / "site-1.npz", a=np.array([Runs()], dtype=object))
-
-
-def no_archive(folder: Path) -> None:
-    (folder / "site-1.npz").write_bytes(b"PK\x03\x04 nothing")
+def written(content: bytes, name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
 
 
 def cut_short(folder: Path) -> None:
@@ -116,43 +108,32 @@ def cut_short(folder: Path) -> None:
     (folder / "site-1.pt").write_bytes((folder / "site-1.pt").read_bytes()[:700])
 
 
-def a_view_of_nothing(folder: Path) -> None:
-    torch.save({"a": torch.zeros(1).expand(1 << 40)}, folder / "site-1.pt")
-
-
-def a_list(folder: Path) -> None:
-    torch.save([torch.ones(2)], folder / "site-1.pt")
-
-
-def sparse(folder: Path) -> None:
-    torch.save({"a": torch.eye(3).to_sparse()}, folder / "site-1.pt")
-
-
-def a_link(folder: Path) -> None:
-    (folder / "site-1.pt").symlink_to("/etc/passwd")
-
-
-def two_broadcasts(folder: Path) -> None:
-    torch.save({"a": torch.ones(2)}, folder / "before.pt")
-
-
 @pytest.mark.parametrize(
     ("spoil", "fault"),
     [
-        (a_pickle, "could run code"),
-        (a_pickle_of_torch, "could run code"),
-        (objects_of_numpy, "cannot be read (Object arrays cannot be loaded"),
-        (no_archive, "cannot be read"),
+        (written(pickle.dumps({"a": Runs()}), "site-1.pt"), "could run code"),
+        (saved({"a": torch.ones(2), "b": Runs()}), "could run code"),
+        (
+            lambda at: np.savez(at / "site-1.npz", a=np.array([Runs()], dtype=object)),
+            "cannot be read (Object arrays cannot be loaded",
+        ),
+        (written(b"PK\x03\x04 nothing", "site-1.npz"), "cannot be read"),
         (cut_short, "cannot be read"),
-        (a_view_of_nothing, "larger than its data"),
-        (a_list, "holds list, and no state dict"),
-        (sparse, "is no dense tensor"),
-        (a_link, "a link, where fedsim keeps plain files"),
-        (two_broadcasts, "holds before.pt and before.safetensors. Remove one"),
+        (saved({"a": torch.zeros(1).expand(1 << 40)}), "larger than its data"),
+        (saved([torch.ones(2)]), "holds list, and no state dict"),
+        (saved({"a": torch.eye(3).to_sparse()}), "is no dense tensor"),
+        (
+            lambda folder: (folder / "site-1.pt").symlink_to("/etc/passwd"),
+            "a link, where fedsim keeps plain files",
+        ),
+        (
+            saved({"a": torch.ones(2)}, "before.pt"),
+            "holds before.pt and before.safetensors. Remove one",
+        ),
     ],
 )
 def test_a_hostile_file_is_refused_in_one_line(
-    spoil: Callable[[Path], None],
+    spoil: Callable[[Path], object],
     fault: str,
     held: Held,
     tmp_path: Path,
