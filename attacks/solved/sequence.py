@@ -128,8 +128,9 @@ def _trace(network: nn.Module, task: Task, head: Head) -> list[_Call]:
 
         return hook
 
+    weight = next(network.parameters())
     pixels = torch.rand(1, *task.spec.input_shape, generator=torch.Generator().manual_seed(0))
-    batch = Batch(pixels, task.any_labels(1)).to(next(network.parameters()).device)
+    batch = Batch(pixels.to(weight), task.any_labels(1).to(weight.device))
     with ExitStack() as stack, torch.no_grad():
         for name, part in network.named_modules():
             if not list(part.children()):
@@ -144,8 +145,9 @@ def _trace(network: nn.Module, task: Task, head: Head) -> list[_Call]:
         )
     last = next((i for i, call in enumerate(calls) if call.name == head.layer), len(calls) - 1)
     # Dropout in eval mode, the identity and flattening leave all values as they are.
-    changing = [call for call in calls[:last] if not _equal(call.input, call.output)]
-    return _with_functions([*changing, calls[last]])
+    return _with_functions(
+        [*(c for c in calls[:last] if not _equal(c.input, c.output)), calls[last]]
+    )
 
 
 def _with_functions(calls: list[_Call]) -> list[_Call]:
