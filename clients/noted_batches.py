@@ -113,6 +113,11 @@ class NotedBatches:
         labels = batch.labels.repeat(times, *[1] * (batch.labels.dim() - 1))
         self.batches[at] = Batch(inputs, labels)
 
+    @property
+    def by_network(self) -> bool:
+        """Whether batches were noted that no loader gave as such."""
+        return bool(self.batches) and not self._loaded
+
     def distinct(self) -> tuple[Batch, tuple[tuple[int, ...], ...]]:
         """The distinct examples in the order of their first use, and those of each step."""
         places: dict[bytes, int] = {}

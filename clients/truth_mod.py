@@ -72,7 +72,8 @@ def _warn(folder: Path, text: str) -> None:
 
 def notices(seen: NotedBatches, round_: int) -> list[str]:
     """What could not be noted, or was noted otherwise than the loader gave it."""
-    said = [f"not noted, as it holds no tensor of examples: {batch}" for batch in seen.lost]
+    how = "noted as the network takes it, without targets" if seen.by_network else "not noted"
+    said = [f"{how}, as it holds no tensor of examples: {batch}" for batch in seen.lost]
     if seen.changed:
         said.append(
             "the network takes other inputs than the loader gives (augmented or normalised after "

@@ -62,7 +62,7 @@ def read_guess(victims: Victims[Any], label: str, key: CaptureKey) -> StoredGues
     if record.sha256 is None:
         return StoredGuess(record, None)
     tensors = load_tensors(path.with_suffix(".safetensors"), record.sha256)
-    return StoredGuess(record, victims.task.examples(batch_from(tensors)))
+    return StoredGuess(record, victims.seen(batch_from(tensors)))
 
 
 def read_record_of(victims: Victims[Any], label: str, key: CaptureKey) -> tuple[Path, JobRecord]:

@@ -1,6 +1,6 @@
 """Captures of a cell with their private examples; within a run only scoring reads ``truth/``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
@@ -58,7 +58,21 @@ class Victims(Generic[C]):
 
     def examples(self, key: CaptureKey) -> Examples:
         """The private examples as the metrics see them."""
-        return self.task.examples(self.batch(key))
+        return self.seen(self.batch(key))
+
+    def seen(self, batch: Batch) -> Examples:
+        """Rows of victims, or guesses at them, as the metrics see them, which cut to [0, 1]."""
+        low, high = self._range
+        inputs = batch.inputs if (low, high) == (0, 1) else (batch.inputs - low) / (high - low)
+        return self.task.examples(replace(batch, inputs=inputs))
+
+    @cached_property
+    def _range(self) -> tuple[float, float]:
+        if not self.foreign or self.task.modality != "image":
+            return 0.0, 1.0
+        ends = [self.batch(key).inputs.aminmax() for key in self.keys]
+        low, high = min(float(end.min) for end in ends), max(float(end.max) for end in ends)
+        return (0.0, 1.0) if (low >= 0 and high <= 1) or low == high else (low, high)
 
     @cached_property
     def _members(self) -> dict[CaptureKey, list[TruthRecord]]:

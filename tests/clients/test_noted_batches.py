@@ -173,6 +173,14 @@ def test_a_network_without_a_loader_is_noted_by_what_it_takes() -> None:
     assert steps == ((0, 1), (2, 3))
 
 
+def test_columns_apart_are_noted_as_the_network_takes_them_and_so_it_is_said() -> None:
+    seen, network = NotedBatches(lambda images: images), nn.Linear(2, 1)
+    with seen.noted():
+        for row in DataLoader([{"a": 0.5, "b": 1.0}], batch_size=1):  # type: ignore[arg-type]
+            network(torch.stack([row["a"], row["b"]], 1).float())
+    assert notices(seen, 1)[0].startswith("noted as the network takes it, without targets")
+
+
 def test_what_cannot_be_noted_is_said_by_its_shapes() -> None:
     seen = NotedBatches(lambda images: images)
     with seen.noted():

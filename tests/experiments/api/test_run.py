@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -10,6 +12,8 @@ import torch
 
 from experiments.report.headline import headline
 from fedsim.api import ConfigError, Run, StoreError
+from fedsim.api.victims import Victims
+from fedsim.types import Batch
 
 PROGRAM = """
 import sys
@@ -30,6 +34,20 @@ def test_torch_comes_with_the_first_tensors(finished: Path) -> None:
         [sys.executable, "-c", PROGRAM, str(finished)], capture_output=True, text=True, check=False
     )
     assert done.stdout.split("\n")[:2] == ["[]", "True"], done.stderr
+
+
+def test_rows_of_another_application_are_scored_in_their_own_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Metrics cut to [0, 1], where all rows of whole numbers are alike."""
+    monkeypatch.setattr(Victims, "foreign", True)
+    monkeypatch.setattr(
+        Victims, "batch", lambda _, key: Batch(torch.tensor([[key]]), torch.ones(1))
+    )
+    victims: Any = Victims(SimpleNamespace())
+    task = SimpleNamespace(modality="image", examples=lambda batch: batch)
+    vars(victims).update(keys=[1, 3, 9], task=task)
+    assert [victims.examples(key).inputs.item() for key in victims.keys] == [0.0, 0.25, 1.0]
 
 
 def test_a_run_says_what_its_report_says(finished: Path) -> None:
