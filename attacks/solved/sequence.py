@@ -62,11 +62,8 @@ class Sequence:
             check_plain(network, call.name)
         calls, call = calls[start:], calls[start]
         entry = seen_input(network, task, call.name)
-        if (
-            isinstance(call.part, nn.Linear)
-            and call.part.bias is not None
-            and call.input.dim() == 2
-        ):
+        flat = isinstance(call.part, nn.Linear) and call.input.dim() == 2
+        if flat and call.part.bias is not None:
             first = Head(call.name, *(_parameter(call.name, name) for name in ("weight", "bias")))
             return cls(head, entry, first, ())
         if head.bias is None:

@@ -42,10 +42,8 @@ class Victims(Generic[C]):
         captures = self.cell.captures
         if not captures.root.is_dir():
             raise StoreError(f"{captures.root}: the folder is missing. Restore it.")
-        keys = captures.keys()
-        if self.foreign:
-            keys = [key for key in keys if key in self._known]
-        return keys
+        known = self._known if self.foreign else None
+        return [key for key in captures.keys() if known is None or key in known]
 
     @cached_property
     def records(self) -> dict[CaptureKey, TruthRecord]:
@@ -76,8 +74,7 @@ class Victims(Generic[C]):
 
     @cached_property
     def _members(self) -> dict[CaptureKey, list[TruthRecord]]:
-        truth = self.cell.truth
-        return {key: self._known.get(key) or truth.members(key) for key in self.keys}
+        return {k: self._known.get(k) or self.cell.truth.members(k) for k in self.keys}
 
     @cached_property
     def _known(self) -> dict[CaptureKey, list[TruthRecord]]:

@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from attacks.feasibility import Feasibility
-from experiments.analysis.findings import TaskFindings
 from experiments.bounds.records import LimitsRecord, RankLimit
 from experiments.report.result_tables import appendix, coverage_table
 from experiments.report.tables import Number
-from experiments.stages.coverage import Coverage, coverage
+from experiments.stages.coverage import coverage
 from fedsim.records import ScoreRow
 from tests.experiments.analysis.cases import cell, only_section, row
 from tests.experiments.report.cases import results_of
@@ -33,12 +32,8 @@ ROWS = [
 ]
 
 
-def found() -> tuple[TaskFindings, list[Coverage]]:
-    return only_section(ROWS), coverage(ROWS)
-
-
 def test_the_union_is_over_clients_and_remembers_who_sits_out() -> None:
-    section, covered = found()
+    section, covered = only_section(ROWS), coverage(ROWS)
     table = coverage_table(section, covered)
     assert table.cells[0] == ["", "none", "DLG", 1, 2, 1, Number(0.5, "1"), 1, 0]
     assert table.cells[1] == ["", "none", "DLG", 2, 2, 2, Number(1.0, "1"), 1, 0]

@@ -36,10 +36,7 @@ def test_torch_comes_with_the_first_tensors(finished: Path) -> None:
     assert done.stdout.split("\n")[:2] == ["[]", "True"], done.stderr
 
 
-def test_rows_of_another_application_are_scored_in_their_own_range(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Metrics cut to [0, 1], where all rows of whole numbers are alike."""
+def test_rows_are_scored_in_their_own_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Victims, "foreign", True)
     monkeypatch.setattr(
         Victims, "batch", lambda _, key: Batch(torch.tensor([[key]]), torch.ones(1))

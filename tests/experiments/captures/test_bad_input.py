@@ -39,10 +39,6 @@ def image(**changes: Any) -> Any:
     return fedsim.Update.of(given.pop("model", net), **given)
 
 
-def spoilt(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [tensors[0] * float("nan"), *tensors[1:]]
-
-
 def other_tokenizer() -> Any:
     tokenizer = transformer.tokenizer(str(TEXT_MODELS["tiny-bert"]))
     tokenizer.add_tokens([f"<{number}>" for number in range(1000)])
@@ -66,7 +62,11 @@ CASES = {
     "a word among them": Case(
         lambda h: text(h, gradients=["x", *h.gradients[1:]]), "str, not a tensor", "give them zeros"
     ),
-    "NaN": Case(lambda h: text(h, gradients=spoilt(h.gradients)), "NaN", "whose loss is finite"),
+    "NaN": Case(
+        lambda h: text(h, gradients=[g * float("nan") for g in h.gradients]),
+        "NaN",
+        "whose loss is finite",
+    ),
     "half": Case(lambda h: text(h, gradients=h.gradients[:9]), "9 tensors came", "Pass all"),
     "no list": Case(lambda h: text(h, gradients=3), "got int", "a dictionary of tensors"),
     "one tensor": Case(

@@ -100,17 +100,9 @@ def at_random(value: Any) -> Any:
     return torch.rand(value.shape, generator=torch.Generator().manual_seed(2)) < 0.5
 
 
-def of_large_weights(value: Any) -> Any:
-    return value.abs() > value.abs().median()
-
-
 def two_of_four(value: Any) -> Any:
     groups = value.abs().unflatten(-1, (-1, 2 if value.shape[-1] % 4 else 4))
     return (groups >= groups.median(-1, keepdim=True).values).flatten(-2)
-
-
-def by_rows_and_columns(value: Any) -> Any:
-    return at_random(value) | (torch.arange(value.shape[1]) % 3 == 0)
 
 
 def masked(mask: Any = at_random) -> tuple[nn.Module, Tensors, dict[str, Tensor]]:
@@ -129,7 +121,12 @@ def masked(mask: Any = at_random) -> tuple[nn.Module, Tensors, dict[str, Tensor]
     return model, after, masks
 
 
-MASKS = [at_random, of_large_weights, two_of_four, by_rows_and_columns]
+MASKS = [
+    at_random,
+    two_of_four,
+    lambda weights: weights.abs() > weights.abs().median(),
+    lambda weights: at_random(weights) | (torch.arange(weights.shape[1]) % 3 == 0),
+]
 
 
 @pytest.mark.parametrize("mask", MASKS)

@@ -36,8 +36,7 @@ def edit(path: Path) -> pa.Table:
 
 
 def keep_metadata(path: Path) -> None:
-    metadata = pq.read_schema(path).metadata
-    pq.write_table(edit(path).replace_schema_metadata(metadata), path)
+    pq.write_table(edit(path).replace_schema_metadata(pq.read_schema(path).metadata), path)
 
 
 def recode(path: Path) -> None:
@@ -45,8 +44,7 @@ def recode(path: Path) -> None:
 
 
 def drop_a_row(path: Path) -> None:
-    table = pq.read_table(path)
-    pq.write_table(table.slice(1), path)
+    pq.write_table(pq.read_table(path).slice(1), path)
 
 
 def lose_metadata(path: Path) -> None:
