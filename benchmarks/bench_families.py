@@ -29,7 +29,7 @@ from fedsim.types import Batch
 
 _FIRST = 3  # row from which sentences are taken
 _BUDGET = 120.0  # seconds of one attack
-_FEW: dict[str, Any] = {"steps": 2, "hypotheses": 4}
+_FEW: dict[str, Any] = {"steps": 2}
 _LTI = LTI(bins=0.01, width=16, channels=16, epochs=1, updates=32)
 
 

@@ -53,7 +53,7 @@ KINDS: dict[str, dict[str, Any]] = {
 KINDS["single"] = KINDS["few"] = KINDS["image"]
 SINGLE = {("ridge", "image"), ("lti", "image")}
 """Attacks that learn from images one by one, of which twenty are enough."""
-STEPS: dict[str, dict[str, object]] = {"inverting": {"steps": 2}, "bayes": {"steps": 2}}
+STEPS = {"inverting": {"steps": 2}, "bayes": {"steps": 2}, "span": {"work": 2000}}
 READERS = [
     pytest.param(
         name,

@@ -139,7 +139,7 @@ def works(pid: int | str) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def fork_and_die(spec: JobSpec, files: None) -> Iterator[str | Progress]:
+def fork_and_die(spec: JobSpec) -> Iterator[str | Progress]:
     """A task whose child holds the worker's connection to Ray when the worker dies."""
     yield f"{os.getpid()}@here"
     yield Progress("reconstruct")

@@ -9,7 +9,6 @@ import pytest
 
 from experiments.extras.trees.table import Rows
 
-HESSIAN = 0.25
 LEAF = [-0.3, 0.3]
 STUMP: dict[str, Any] = {
     "learner": {
