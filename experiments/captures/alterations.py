@@ -13,8 +13,8 @@ _SHIFT = 8
 takes four times as long and names no usual crop more."""
 
 _VARIED = 100
-"""Times the error that a picture varies by that is told from others in spite of any scale. Halved
-or doubled, what is one colour but for a grain below .01 is called normalised or is not."""
+"""Times the error that a picture varies by that is told from others in spite of any scale. Half
+and twice of it name the same 300 small pictures (normalised; of others; of a colour with grain)."""
 
 
 def altered(certified: Tensor, private: Tensor, shape: tuple[int, ...]) -> str:
