@@ -7,10 +7,14 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import fedsim
 from experiments.origin import PACKAGES
+from fedsim import plugins
+from fedsim.api import calls as at_first_use
 from tests.apps.cases import IMAGES, Make, simulate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -206,3 +210,9 @@ def test_extras_import_fedsim_and_nothing_above_it() -> None:
         ours = {name for name in imports(path) if name.split(".")[0] in PACKAGES}
         inner = {name for name in ours if not name.startswith("experiments.extras")}
         assert not [name for name in inner if name.split(".")[0] != "fedsim"], path
+
+
+@pytest.mark.parametrize("module", [fedsim, plugins, at_first_use])
+def test_names_imported_at_their_first_use_are_at_their_homes(module: Any) -> None:
+    homes = vars(module).get("_HOMES") or vars(module)["_OFFERED"]
+    assert [name for name in homes if not hasattr(module, name)] == []

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "experiments.analysis.findings": "UTILITY",
-    "experiments.analysis.frames": "DefenseInSetting",
+    "experiments.analysis.keys": "DefenseInSetting",
     "experiments.analysis.paired": "Values difference estimate",
     "experiments.analysis.statistics": "Estimate",
     "experiments.browser": "show_page",

@@ -52,24 +52,30 @@ VALUES = st.recursive(
 )
 
 
-def paths(node: object, at: str = "") -> Iterator[str]:
+LIKE = {bool: st.booleans(), int: st.integers(0, 4), float: st.floats(0, 1)}
+"""Values that an option of that type may well take."""
+
+
+def paths(node: object, at: str = "") -> Iterator[tuple[str, object]]:
     """Every option of the resolved experiment, by its path; lists by their positions."""
     named = dict(enumerate(node)) if isinstance(node, list) else node
     for key, inner in named.items() if isinstance(named, dict) else ():
-        yield (where := f"{at}.{key}".lstrip("."))
+        yield (where := f"{at}.{key}".lstrip(".")), inner
         yield from paths(inner, where)
 
 
-def resolved() -> list[str]:
+def resolved() -> list[tuple[str, object]]:
     from experiments.plan.config import parse_experiment
 
-    return [*paths(parse_experiment(BASE).model_dump(mode="json")), "", "x", "task.x", "a.b.c"]
+    known = paths(parse_experiment(BASE).model_dump(mode="json"))
+    return [*known, *((path, "") for path in ("", "x", "task.x", "a.b.c"))]
 
 
 @st.composite
 def sets(draw: st.DrawFn) -> str:
     """An argument of ``--set``."""
-    key, value = draw(st.sampled_from(resolved())), draw(VALUES)
+    key, current = draw(st.sampled_from(resolved()))
+    value = draw(LIKE.get(type(current), VALUES) | VALUES)
     if draw(st.booleans()):
         return f"{key}={value}"
     return tomli_w.dumps({"value": value}).strip().replace("value = ", f"{key}=", 1)
@@ -154,32 +160,25 @@ COUNTS = [40, pytest.param(2000, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_any_override(count: int, tmp_path: Path) -> None:
-    file, seen = tmp_path / "base.toml", Counter[str]()
-    file.write_text(TEXT)
-
-    @options(count)
-    @given(st.lists(sets(), min_size=1, max_size=2))
-    def check(change: list[str]) -> None:
-        seen[check_plan(file, change)] += 1
-
-    check()
-    print(f"--set: {dict(seen)}")
-    assert seen["refused"] > seen["accepted"] > 0
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_any_file(count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        st.tuples(st.just(TEXT), st.lists(sets(), min_size=1, max_size=2)),
+        st.tuples(documents(), st.just([])),
+    ],
+    ids=["override", "file"],
+)
+def test_any_input(inputs: st.SearchStrategy[Any], count: int, tmp_path: Path) -> None:
     file, seen = tmp_path / "any.toml", Counter[str]()
 
     @options(count)
-    @given(documents())
-    def check(text: str) -> None:
-        file.write_bytes(text.encode())
-        seen[check_plan(file, [])] += 1
+    @given(inputs)
+    def check(experiment: tuple[str, list[str]]) -> None:
+        file.write_bytes(experiment[0].encode())
+        seen[check_plan(file, experiment[1])] += 1
 
     check()
-    print(f"TOML: {dict(seen)}")
+    print(dict(seen))
     assert seen["refused"] > seen["accepted"] > 0
 
 
