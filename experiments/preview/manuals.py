@@ -93,8 +93,8 @@ def unknown_names(table: Mapping[str, Any]) -> list[str]:
             faults += misnamed(part, where, known, fields.__getitem__)
     metrics = pages("metrics") if table.get("metrics") else {}
     for i, name in enumerate(_listed(table, "metrics")):
-        if name not in metrics:
-            faults.append(f"metrics[{i}]: {name!r} is not a metric. {suggest(str(name), metrics)}")
+        if isinstance(name, str) and name not in metrics:  # its type refuses others
+            faults.append(f"metrics[{i}]: {name!r} is not a metric. {suggest(name, metrics)}")
     return faults
 
 
