@@ -195,7 +195,7 @@ def values_of(rows: Sequence[ScoreRow], metric: str) -> dict[tuple[str, str], Va
     from experiments.analysis.frames import score_frame
 
     table = score_frame(rows, {row.cell: "" for row in rows})
-    return {(one.attacker.attack, one.control): one.values for one in scored(table, metric)}
+    return {(each.attacker.attack, each.control): each.values for each in scored(table, metric)}
 
 
 def places(run: Path) -> dict[str, DefenseInSetting]:

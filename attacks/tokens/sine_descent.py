@@ -62,10 +62,10 @@ class SineDescent:
         self._clusters = clusters
         self._seen: dict[TokenIds, float] = {}
         self._settled = set[TokenIds]()
-        self.found: list[SpanSentence] = []
+        self.sentences: list[SpanSentence] = []
 
     def run(self, starts: int, most: int | None, rng: torch.Generator, job: Job) -> None:
-        """Fill ``found`` by at most ``starts`` descents."""
+        """Fill ``sentences`` by at most ``starts`` descents."""
         if not self._lengths:
             return
         if sum(prod(map(len, self._tokens[: n - 1])) for n in self._lengths) <= _ENUMERATED:
@@ -78,7 +78,7 @@ class SineDescent:
             length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
             lines = self._kicked(self._descend(self._draw(length, rng), job), rng, job)
             best = self._kept(lines, best, job)
-        self.found += [best] if best is not None else []
+        self.sentences += [best] if best is not None else []
 
     def nearest(self, most: int, job: Job) -> list[TokenIds]:
         """The lines of least mean sine on the way to where the groups of words settle.
@@ -105,7 +105,7 @@ class SineDescent:
         """
         best, clusters = None, self._clusters
         while clusters is not None:
-            before = len(self.found)
+            before = len(self.sentences)
             different = clusters.distinct(len(clusters.groups))
             for groups, kicked in (
                 (different, False),
@@ -115,11 +115,11 @@ class SineDescent:
                 best = self._passed(clusters, groups, kicked, best, most, rng, job)
                 if job.expired or self.complete(most):
                     return best
-                if len(self.found) > before:
+                if len(self.sentences) > before:
                     break
             else:
                 break
-            clusters = clusters.beside([line.ids for line in self.found], job)
+            clusters = clusters.beside([line.ids for line in self.sentences], job)
         return best
 
     def _passed(
@@ -139,7 +139,7 @@ class SineDescent:
         """
         minima = dict[TokenIds, float]()
         for group in groups:
-            if any(group.anchor in line.ids for line in self.found):
+            if any(group.anchor in line.ids for line in self.sentences):
                 continue
             lines = self._among(clusters, group, rng, job, kicked)
             best = self._kept(lines, best, job)
@@ -162,7 +162,7 @@ class SineDescent:
         line = lines[0]
         if line.in_span:
             self._note(lines)
-            job.report(len(self.found), line.sine, "")
+            job.report(len(self.sentences), line.sine, "")
             return best
         return line if best is None or line.sine < best.sine else best
 
@@ -206,8 +206,8 @@ class SineDescent:
         return lines
 
     def _note(self, lines: Sequence[SpanSentence]) -> None:
-        known = {line.ids for line in self.found}
-        self.found += [line for line in lines if line.ids not in known]
+        known = {line.ids for line in self.sentences}
+        self.sentences += [line for line in lines if line.ids not in known]
 
     def _try_all(self, job: Job) -> None:
         lines = [
@@ -239,7 +239,7 @@ class SineDescent:
 
     def complete(self, most: int | None) -> bool:
         """Whether all sentences are found: their number is reached, or they fill the span."""
-        lines = [line for line in self.found if line.in_span]
+        lines = [line for line in self.sentences if line.in_span]
         if not lines or (most is not None and len(lines) >= most):
             return bool(lines)
         inputs = torch.cat([self._test.inputs(line.ids) for line in lines])
@@ -247,12 +247,12 @@ class SineDescent:
 
     def _descend(self, line: TokenIds, job: Job) -> list[SpanSentence]:
         """Settle, first among the tokens that no sentence found so far has at their position."""
-        if self.found:
+        if self.sentences:
             line = self._settle(line, job, fresh=True)[0].ids
         return self._settle(line, job)
 
     def _fresh(self, position: int) -> list[int]:
-        used = {line.ids[position] for line in self.found if position < len(line.ids)}
+        used = {line.ids[position] for line in self.sentences if position < len(line.ids)}
         tokens = self._tokens[position]
         return [token for token in tokens if token not in used] or tokens
 

@@ -89,11 +89,11 @@ def scored(scores: pd.DataFrame, metric: str, probe: str = "none") -> list[Score
 
 def _unlike(scores: pd.DataFrame) -> pd.Series[bool]:
     """Null guesses that did not end as the victim's own job did, or failed."""
-    own, null = scores.control == "none", scores.control.isin(CONTROLS)
+    matching, null = scores.control == "none", scores.control.isin(CONTROLS)
     cut = scores.status.isin(CUT)
     whose = [scores[name] for name in ("cell", *ATTACK, "round", "client")]
-    too = (own & cut).groupby(whose, observed=True).transform("any")
-    blind = ~own | (scores.attack == PRIOR_ONLY)
+    too = (matching & cut).groupby(whose, observed=True).transform("any")
+    blind = ~matching | (scores.attack == PRIOR_ONLY)
     return (null & (cut != too)) | (blind & scores.status.isin(LOST) & ~(null & cut))
 
 

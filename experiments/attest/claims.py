@@ -184,10 +184,10 @@ class _Beside:
         shown = [[k for k in each if self.seen[k].state == "present"] for each in parts]
         if all(shown):
             yield from (self.seen[each[0]].text for each in shown)
-        std, told = noise_of(self.defense, self.reply.victim)[0], self.seen["noise"]
-        if std and told.value and None not in (told.low, told.high) and not self._undoes:
-            interval = f"{told.low:.3g} to {told.high:.3g}"
-            yield f"noise of {told.value:.3g} ({interval}), claimed {std:.3g}"
+        std, noise = noise_of(self.defense, self.reply.victim)[0], self.seen["noise"]
+        if std and noise.value and None not in (noise.low, noise.high) and not self._undoes:
+            interval = f"{noise.low:.3g} to {noise.high:.3g}"
+            yield f"noise of {noise.value:.3g} ({interval}), claimed {std:.3g}"
 
     def untold(self) -> str:
         """Why nothing shows it: what is named after it, or seen and not named."""

@@ -84,8 +84,8 @@ class Note(Record):
     def __str__(self) -> str:
         if not self.asked:
             return "guard: no layer was seen in training, so that nothing is known"
-        told = ", ".join(f"{test} ({layer})" for test, layer in self.shows)
-        return f"guard: the reply shows {told}" if told else "guard: nothing shows"
+        listed = ", ".join(f"{test} ({layer})" for test, layer in self.shows)
+        return f"guard: the reply shows {listed}" if listed else "guard: nothing shows"
 
 
 @dataclass
@@ -253,9 +253,9 @@ class Guard:
         asked, shows = set[Test](), list[tuple[Test, str]]()
         if not any(layer.weight in reply for layer in self._layers):
             sent, reply = self._by_name(sent, reply)
-        for test, layer, told in self._told(Change.of(sent, reply, self._layers)):
+        for test, layer, shown in self._answers(Change.of(sent, reply, self._layers)):
             asked.add(test)
-            shows += [(test, layer)] if told else []
+            shows += [(test, layer)] if shown else []
         return Note(shows=tuple(shows), asked=tuple(sorted(asked)))
 
     def _by_name(self, sent: Arrays, reply: Arrays) -> tuple[Arrays, Arrays]:
@@ -266,7 +266,7 @@ class Guard:
         start, end = (dict(zip(names, part.values(), strict=True)) for part in (sent, reply))
         return start, end
 
-    def _told(self, change: Change) -> Iterator[tuple[Test, str, bool]]:
+    def _answers(self, change: Change) -> Iterator[tuple[Test, str, bool]]:
         seen = [each for each in self._layers if each.count and each.weight in change]
         noted = [each for each in seen if each.inputs]
         tables = [each for each in seen if each.used is not None]
@@ -297,12 +297,12 @@ class Change:
     def of(cls, sent: Arrays, reply: Arrays, layers: Sequence[_Layer]) -> Change:
         """Of replies with weights, or with what is added to them, as some of their rows tell."""
         names = (each.weight for each in layers if each.count)
-        told = [name for name in names if name in reply and name in sent][:_TELLING]
-        if not told:
+        asked = [name for name in names if name in reply and name in sent][:_TELLING]
+        if not asked:
             return cls(sent, reply, weights=False)
-        strides = {k: max(1, math.prod(reply[k].shape) // _KIND) for k in told}
+        strides = {k: max(1, math.prod(reply[k].shape) // _KIND) for k in asked}
         start, end = (
-            np.concatenate([_rows(part[k], slice(None, None, strides[k])).ravel() for k in told])
+            np.concatenate([_rows(part[k], slice(None, None, strides[k])).ravel() for k in asked])
             for part in (sent, reply)
         )
         products = (float(np.vdot(*pair)) for pair in ((start, start), (end, end), (start, end)))

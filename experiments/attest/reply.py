@@ -300,8 +300,8 @@ def _longer_than_sgd(reply: Reply) -> Finding:
 
 
 def _decay(reply: Reply) -> Finding:
-    found = reply.victim.reading.findings
-    said = next((each.said for each in found if each.code == "decay"), "")
+    findings = reply.victim.reading.findings
+    said = next((each.said for each in findings if each.code == "decay"), "")
     return _finding("weight decay", "present" if said else "open", said or OPEN)
 
 

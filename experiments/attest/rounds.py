@@ -58,8 +58,8 @@ class Federation(Record):
         lines = [str(each) for each in self.replies]
         lines += [f"clip: {self.clip.text}.", *self.copies]
         if self.held:
-            told = [each for each in self.held if each.word == "refuted"] or list(self.held)
-            lines += [*map(str, told), f"claim {self.claim!r}: {verdict(self.held)}"]
+            decisive = [each for each in self.held if each.word == "refuted"] or list(self.held)
+            lines += [*map(str, decisive), f"claim {self.claim!r}: {verdict(self.held)}"]
         return "\n".join(lines)
 
 

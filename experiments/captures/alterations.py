@@ -25,17 +25,16 @@ def altered(certified: Tensor, private: Tensor, shape: tuple[int, ...]) -> str:
         private: of the loader, in the same form.
         shape: of an input, as its owner has it; rows of a table have no flips.
     """
-    found: list[str] = []
+    ways: list[str] = []
     for picture in certified:
-        ways = _ways(picture) if len(shape) > 1 else iter(())
-        named = (_named(name, view, private[at]) for name, view, at in ways)
+        views = _ways(picture) if len(shape) > 1 else iter(())
+        named = (_named(name, view, private[at]) for name, view, at in views)
         way = next(filter(None, named), "")
-        if way and way not in found:
-            found.append(way)
-    count = len(certified)
-    if not found:
-        return sentence("truth.changed", count=count)
-    return sentence("truth.changed_by", count=count, ways=listed(found))
+        if way and way not in ways:
+            ways.append(way)
+    if not ways:
+        return sentence("truth.changed", count=len(certified))
+    return sentence("truth.changed_by", count=len(certified), ways=listed(ways))
 
 
 def _named(name: str, view: Tensor, private: Tensor) -> str:

@@ -22,11 +22,11 @@ class Fit(NamedTuple):
     """Cosines of the gradient on examples, at the weights that the server sent.
 
     Attributes:
-        own: with the update that they are said to be behind.
+        cosine: with the update that they are said to be behind.
         others: with those of other clients, the null.
     """
 
-    own: float
+    cosine: float
     others: tuple[float, ...]
 
     @property
@@ -42,7 +42,7 @@ class Fit(NamedTuple):
         """
         from scipy.stats import t
 
-        over, count = self.own - (self.null or 0.0), len(self.others)
+        over, count = self.cosine - (self.null or 0.0), len(self.others)
         if over <= 0 or count < 2:
             return False if over <= 0 else None
         scale = stdev(self.others) * math.sqrt(1 + 1 / count)
@@ -52,7 +52,7 @@ class Fit(NamedTuple):
         null = "".join(f"{x:.2f} with another" for x in self.others) or "no other update"
         if len(self.others) > 1:
             null = f"at most {max(self.others):.2f} with {len(self.others)} other updates"
-        return f"cosine of its gradient {self.own:.2f} with this update, {null}"
+        return f"cosine of its gradient {self.cosine:.2f} with this update, {null}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Evidence:
             return None
         others = [self.store.load(other) for other in self._others(key)]
         fits = [_compared(self.task, batch_of_words, each.load(key), others) for each in stores]
-        return max(fits, key=lambda fit: fit.own)
+        return max(fits, key=lambda fit: fit.cosine)
 
     def _others(self, key: CaptureKey) -> list[CaptureKey]:
         """Updates of other clients, those of the same round first.
@@ -107,5 +107,5 @@ def _with_targets(batch: Batch, task: Task) -> Batch | None:
 
 def _compared(task: Task, batch: Batch, seen: Observation, others: Sequence[Observation]) -> Fit:
     gradient = task.gradient(task.model(seen.sent), batch)
-    own, *null = (cosine(gradient, each.update()) for each in (seen, *others))
-    return Fit(own, tuple(null))
+    first, *null = (cosine(gradient, each.update()) for each in (seen, *others))
+    return Fit(first, tuple(null))

@@ -59,23 +59,24 @@ class WordFit(NamedTuple):
 
     Attributes:
         words: of the guess, each once, without tokens that mark a text's beginning or end.
-        own: of these, those that moved in the update that it is a guess at.
+        moved: of these, those that moved in the update that it is a guess at.
         other: those that moved in another client's, the null; None if there is none.
     """
 
     words: int
-    own: int
+    moved: int
     other: int | None
 
     @property
     def borne_out(self) -> bool:
         """Whether more of them moved in its update than chance explains, given the other."""
-        return exceeds(self.own, self.other, 1, ERROR) if self.other is not None else self.own > 0
+        moved, other = self.moved, self.other
+        return exceeds(moved, other, 1, ERROR) if other is not None else moved > 0
 
     def __str__(self) -> str:
         if self.other is None:
-            return sentence("guess.words_alone", moved=self.own, words=self.words)
-        return sentence("guess.words", moved=self.own, words=self.words, others=self.other)
+            return sentence("guess.words_alone", moved=self.moved, words=self.words)
+        return sentence("guess.words", moved=self.moved, words=self.words, others=self.other)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class Guess:
     def certified(self) -> tuple[bool, ...]:
         """Whether the update proves each example."""
         count = len(self.examples.batch)
-        return tuple(one == "certified" for one in self.confidence) or (False,) * count
+        return tuple(level == "certified" for level in self.confidence) or (False,) * count
 
     def __str__(self) -> str:
         return "\n".join((self.line, *self._rows()))

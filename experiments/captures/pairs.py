@@ -185,8 +185,8 @@ def _told_apart(place: Path, here: Sequence[Path]) -> Iterator[tuple[Path, dict[
         if sent:
             yield sent[0], {path.stem: path for path in here if path not in sent}, "name"
             return
-    if own := _own_pairs(here):
-        yield from own
+    if noted := _own_pairs(here):
+        yield from noted
     elif len(here) == 2:
         yield here[0], {here[1].stem: here[1]}, "order"
     elif len(here) > 2:

@@ -76,17 +76,17 @@ class Reading:
     @property
     def codes(self) -> frozenset[str]:
         """What was found."""
-        return frozenset(found.code for found in self.findings)
+        return frozenset(finding.code for finding in self.findings)
 
     @property
     def match(self) -> str:
         """How the reply was read, a sentence."""
-        return _said(found for found in self.findings if not found.hides)
+        return _said(finding for finding in self.findings if not finding.hides)
 
     @property
     def doubt(self) -> str:
         """Why the model may not explain it, as in ``CaptureRecord``."""
-        return _said(found for found in self.findings if found.hides)
+        return _said(finding for finding in self.findings if finding.hides)
 
 
 def descending(reading: Reading, task: Task) -> Reading:
@@ -129,4 +129,4 @@ def cosine(a: Tensors, b: Tensors) -> float:
 
 
 def _said(findings: Iterable[Finding]) -> str:
-    return "; ".join(dict.fromkeys(found.said for found in findings))
+    return "; ".join(dict.fromkeys(finding.said for finding in findings))

@@ -158,7 +158,7 @@ class Results:
                 "guesses": int(outcome.guess is not None),
                 "certified": outcome.certified,
                 "objective": outcome.record.objective,
-                "cosine": outcome.fit.own if outcome.fit else None,
+                "cosine": outcome.fit.cosine if outcome.fit else None,
                 "cosine (null)": outcome.fit.null if outcome.fit else None,
             }
             for outcome in self.outcomes

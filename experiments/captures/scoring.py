@@ -143,8 +143,8 @@ def score(guess: Guess, truth: Any) -> Scores:  # noqa: ANN401
         if not (task.unfit(metric) or metric.available() or untold):
             values[name] = tuple(metric.score(aligned, private).tolist())
     certified = tuple(bool(pairing.certified(i)) for i in range(len(private.batch)))
-    told, exact = _EXACT[task.modality]
-    pairs = zip(certified, values.get(told, (math.nan,) * len(certified)), strict=True)
+    certified_by, exact = _EXACT[task.modality]
+    pairs = zip(certified, values.get(certified_by, (math.nan,) * len(certified)), strict=True)
     off = [i for i, (sure, value) in enumerate(pairs) if sure and value < exact]
     note = sentence("truth.changed", count=len(off)) if off else ""
     if off and isinstance(task, ImageClassification):

@@ -54,7 +54,7 @@ def read_beside(store: CaptureStore, reading: Reading, network: nn.Module) -> Re
     for place, value in store.beside(seen.key)[1].items():
         beside |= _opened(place, value)
     listed = [_listed("model", {k: model.received[k] for k in shared}, "", seen.kind)]
-    found, unread, best = list[Finding](), list[str](), seen
+    findings, unread, best = list[Finding](), list[str](), seen
     for record, tensors, likened in _records(beside, network):
         gradient, what = _gradient(likened, seen) if likened else (None, "")
         relation = "the model's shapes" if likened else _size_of(tensors, network)
@@ -64,11 +64,11 @@ def read_beside(store: CaptureStore, reading: Reading, network: nn.Module) -> Re
             unread.append(f"{record!r}, {count} of {relation}")
         if gradient is not None and best is seen:
             best = replace(seen, kind="gradient", received=gradient)
-            found.append(Finding("record", f"{record!r} beside it was read as {what}"))
+            findings.append(Finding("record", f"{record!r} beside it was read as {what}"))
     if unread:
         said = f"beside the model came {' and '.join(unread)}, which were not read"
-        found.append(Finding("unread_record", f"{said}: pass them as gradients", hides=True))
-    return replace(reading.finding(*found, observation=best), wire=tuple(listed))
+        findings.append(Finding("unread_record", f"{said}: pass them as gradients", hides=True))
+    return replace(reading.finding(*findings, observation=best), wire=tuple(listed))
 
 
 def _opened(place: str, value: torch.Tensor) -> Tensors:
@@ -225,11 +225,11 @@ def _as_sent(gradient: Tensors, seen: Observation) -> Tensors:
 
 def _agreement(given: Tensors, update: Tensors) -> float:
     """Share of the entries that are not zero in either which have the same sign."""
-    alike = told = 0
+    alike = moved = 0
     for name, value in given.items():
         signs = value.sign() * update[name].sign()
-        alike, told = alike + int((signs > 0).sum()), told + int((signs != 0).sum())
-    return alike / told if told else 0.5
+        alike, moved = alike + int((signs > 0).sum()), moved + int((signs != 0).sum())
+    return alike / moved if moved else 0.5
 
 
 def _imbalance(gradient: Tensors) -> float:

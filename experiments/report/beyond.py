@@ -41,7 +41,7 @@ def beyond(results: RunResults) -> list[Inferences]:
     return [
         _inferences(
             *place,
-            [found for found in findings if (found.setting, found.defense) == place],
+            [finding for finding in findings if (finding.setting, finding.defense) == place],
             [
                 row
                 for row in results.audits
@@ -84,7 +84,7 @@ def _inferences(
 
 
 def _members(known: Sequence[Finding], best: Finding) -> Said:
-    findings = [found for found in known if found.attack == best.attack]
+    findings = [finding for finding in known if finding.attack == best.attack]
     null = next((f for f in findings if f.control == title(FRESH_ROW) and f.round is None), None)
     rate = next((f for f in findings if f.metric == "membership_tpr_1" and f.control == SEEN), None)
     sure = best.tells or (rate is not None and rate.tells)

@@ -119,7 +119,7 @@ def costs(section: TaskFindings) -> list[tuple[str, list[Said]]]:
     """For each setting, how utility moves in training and what each tested defense does to it."""
     verdicts = section.evidence.verdicts
     by_setting = [
-        (setting, list(_costs(section, [one for one in verdicts if one.setting == setting])))
+        (setting, list(_costs(section, [v for v in verdicts if v.setting == setting])))
         for setting in dict.fromkeys(verdict.setting for verdict in verdicts)
     ]
     return [(setting, said) for setting, said in by_setting if said]

@@ -135,7 +135,7 @@ def where(
 ) -> str:
     """``without a defense (3 of 8 clients, ...) and under sign (1 of 8 clients, ...)``."""
     bare = sentence("defense.as_it_ran" if section.foreign else "defense.without")
-    undefended = {bare + beside(one): None for one in group if one.defense == "none"}
+    undefended = {bare + beside(verdict): None for verdict in group if verdict.defense == "none"}
     defended = {name_of(section, o) + beside(o): None for o in group if o.defense != "none"}
     return listed([*undefended, *([f"under {names(list(defended))}"] if defended else [])])
 

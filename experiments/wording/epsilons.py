@@ -24,9 +24,9 @@ class Epsilons(Record):
     @classmethod
     def of(cls, steps: int, rate: float, noise: float, delta: float) -> Epsilons:
         """Of Poisson-sampled Gaussian mechanisms, as ``accountant.epsilon`` has them."""
-        one = epsilon(steps=steps, rate=rate, noise_multiplier=noise, delta=delta)
+        single = epsilon(steps=steps, rate=rate, noise_multiplier=noise, delta=delta)
         other = epsilon(steps=steps, rate=rate, noise_multiplier=noise, delta=delta, replace=True)
-        return cls(epsilon=one, add_or_remove=one, replace=other, rate=rate, delta=delta)
+        return cls(epsilon=single, add_or_remove=single, replace=other, rate=rate, delta=delta)
 
     @classmethod
     def after(cls, chain: Chain, schedule: Schedule) -> Epsilons | None:

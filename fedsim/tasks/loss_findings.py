@@ -107,10 +107,10 @@ def runs(objective: Objective, network: nn.Module, inputs: Tensor) -> bool:
     return False
 
 
-def failing(error: Exception, objective: Objective, network: nn.Module, one: Tensor) -> ConfigError:
+def failing(error: Exception, objective: Objective, network: nn.Module, row: Tensor) -> ConfigError:
     """Why a loss cannot be used that fails on one example."""
     for count in COUNTS:
-        if runs(objective, network, one.expand(count, *one.shape[1:])):
+        if runs(objective, network, row.expand(count, *row.shape[1:])):
             return ConfigError(
                 f"loss: runs on {count} examples and fails on one ({said_of(error)}), as "
                 "contrastive losses do, which compare examples. Attacks match losses of single "

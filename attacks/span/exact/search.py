@@ -220,7 +220,7 @@ class ExactSearch:
             for inside in (False, True)[typed and several : 1 + several]:
                 descent = self._descent(test, tokens, stop, possible, usual, inside)
                 descent.run(_STARTS, self._count, self.rng, self.job)
-                more = [sentence for sentence in descent.found if sentence.in_span or usual]
+                more = [sentence for sentence in descent.sentences if sentence.in_span or usual]
                 seen = {sentence.ids for sentence in sentences}
                 sentences += [sentence for sentence in more if sentence.ids not in seen]
                 if descent.complete(self._count) or (

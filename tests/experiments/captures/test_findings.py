@@ -88,13 +88,13 @@ def test_the_null_fails_where_clients_are_shuffled() -> None:
         assert mine.words
         right = found.fit(mine.key, mine.words.ids)
         assert right
-        assert (right.own, right.borne_out) == (right.words, True)
+        assert (right.moved, right.borne_out) == (right.words, True)
         for other in found.given:
             if other is not mine and other.words:
                 wrong = Findings([mine, other]).fit(mine.key, other.words.ids)
                 assert wrong
                 assert not wrong.borne_out
-                assert wrong.own < wrong.words / 2
+                assert wrong.moved < wrong.words / 2
 
 
 def test_noise_hides_the_words_and_the_page_does_not_claim_them() -> None:
