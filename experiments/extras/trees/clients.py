@@ -87,6 +87,8 @@ def _victim(replies: Sequence[Reply]) -> Victim:
             before.append(list(added))
             added.append(add(tree))
             grown.append(added[-1])
+    if not grown:
+        raise ConfigError(f"trees: client {replies[0].client} sent no tree. Leave its replies out.")
     counts = np.zeros((len(grown), len(trees)))
     for row, earlier in zip(counts, before, strict=True):
         np.add.at(row, earlier, 1)

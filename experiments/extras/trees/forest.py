@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -97,28 +96,21 @@ class Cells:
         pairs = zip(self.thresholds, np.asarray(rows, np.float32).T, strict=True)
         return np.stack([np.searchsorted(t, column, side="right") for t, column in pairs], 1)
 
-    def box(self, tree: int, leaf: int) -> Array:
-        """First and last bin of each feature in a leaf, ``(2, feature)``."""
-        box = np.array([[0] * len(self.thresholds), [len(t) for t in self.thresholds]])
-        node = int(self.roots[tree])
-        parents = self._parents
-        while leaf != node:
-            parent = parents[leaf]
-            feature, cut = self.feature[parent], self.cut[parent]
-            if self.children[parent, 0] == leaf:
-                box[1, feature] = min(box[1, feature], cut)
-            else:
-                box[0, feature] = max(box[0, feature], cut + 1)
-            leaf = parent
-        return box
-
-    @cached_property
-    def _parents(self) -> Array:
-        parents = np.arange(self.nodes)
-        inner = ~self.is_leaf
-        for side in (0, 1):
-            parents[self.children[inner, side]] = np.flatnonzero(inner)
-        return parents
+    def boxes(self, tree: int) -> Array:
+        """First and last bin of each feature in each leaf of a tree, ``(leaf, 2, feature)``."""
+        last = [len(thresholds) for thresholds in self.thresholds]
+        nodes, boxes = self.roots[tree, None], np.array([[np.zeros_like(last), last]])
+        leaves: dict[int, Array] = {}
+        while len(nodes):
+            ends = self.is_leaf[nodes]
+            leaves.update(zip(nodes[ends].tolist(), boxes[ends], strict=True))
+            nodes, boxes = nodes[~ends], boxes[~ends]
+            left, right, at = boxes, boxes.copy(), np.arange(len(nodes))
+            feature, cut = self.feature[nodes], self.cut[nodes]
+            left[at, 1, feature] = np.minimum(left[at, 1, feature], cut)
+            right[at, 0, feature] = np.maximum(right[at, 0, feature], cut + 1)
+            nodes, boxes = self.children[nodes].T.ravel(), np.concatenate([left, right])
+        return np.array([leaves[node] for node in sorted(leaves)])
 
 
 def _joined(parts: Sequence[Array]) -> Array:
@@ -130,6 +122,9 @@ def _thresholds(trees: Sequence[Tree], feature: int) -> Array:
     return np.unique(np.concatenate([*values, np.empty(0, np.float32)]))
 
 
+WIDEST = 2**16
+"""Features of a message. A stump of as many takes 6 CPU seconds; half and double of it read the
+same models of the tests."""
 LARGEST = 2**20
 """Nodes of a message. A message of this size takes some seconds and a gigabyte to read; half and
 double of it read the same models of the tests."""
@@ -182,11 +177,17 @@ def _forest(said: Mapping[str, Any], place: str) -> Forest:
         raise ConfigError(f"{place}: has {nodes:,} nodes, and {LARGEST:,} are read. Send fewer.")
     features = int(parameters["num_feature"])
     names = tuple(learner.get("feature_names") or (f"f{k}" for k in range(features)))
-    if not 0 < features <= LARGEST or len(names) != features:
-        raise ConfigError(f"{place}: has {features} features and {len(names)} names. Mend it.")
+    if not 0 < features <= WIDEST or len(names) != features:
+        raise ConfigError(
+            f"{place}: has {features:,} features and {len(names):,} names. "
+            f"Send as many of both, {WIDEST:,} at most."
+        )
+    base = _base_score(parameters.get("base_score"))
+    if base is not None and objective == _OBJECTIVES[0] and not 0 < base < 1:
+        raise ConfigError(f"{place}: the base score {base:g} is no probability. Mend it.")
     return Forest(
         objective=objective,
-        base_score=_base_score(parameters.get("base_score")),
+        base_score=base,
         names=names,
         trees=tuple(_tree(tree, features, f"{place}: tree {k}") for k, tree in enumerate(trees)),
     )

@@ -174,7 +174,7 @@ class _Step:
         else:
             gradient, hessian = kinds.margin - kinds.label, np.ones(len(kinds.count))
         sums = _Sums(gradient, hessian, kinds.meet(self.grown), self.grown, self.deadline)
-        for counts in sums.solved(kinds.count, list(range(len(self.grown.value))), {}):
+        for counts in sums.solved(kinds.count):
             kind, leaf = np.nonzero(counts)
             yield kinds.at(self.grown, kind, leaf, counts[kind, leaf])
 
@@ -210,24 +210,33 @@ class _Sums:
     leaves: Leaves
     deadline: float
 
-    def solved(self, count: Array, open_: list[int], filled: dict[int, Array]) -> Iterator[Array]:
+    def solved(self, count: Array) -> Iterator[Array]:
         """Tables ``(kind, leaf)`` whose sums are those of the leaves.
 
         Args:
-            count: rows of each kind that are in no leaf yet.
-            open_: leaves that have no rows yet.
-            filled: rows of each kind in the others.
+            count: rows of each kind.
         """
-        if not open_:
-            if not count.any():
-                yield np.stack([filled[leaf] for leaf in range(len(filled))], 1)
-            return
+        leaves, stack = range(len(self.leaves.value)), [iter([(count, dict[int, Array]())])]
+        while stack:
+            state = next(stack[-1], None)
+            if state is None:
+                stack.pop()
+                continue
+            left, filled = state
+            if open_ := [leaf for leaf in leaves if leaf not in filled]:
+                stack.append(self._branches(left, filled, open_))
+            elif not left.any():
+                yield np.stack([filled[leaf] for leaf in leaves], 1)
+
+    def _branches(
+        self, count: Array, filled: dict[int, Array], open_: list[int]
+    ) -> Iterator[tuple[Array, dict[int, Array]]]:
+        """Rows that are in no leaf yet, and those of each filled leaf, after one more."""
         if time.process_time() > self.deadline:
             raise _TooManyError
         leaf, subsets = self._easiest(count, open_)
-        rest = [other for other in open_ if other != leaf]
         for counts in subsets:
-            yield from self.solved(count - counts, rest, {**filled, leaf: counts})
+            yield count - counts, {**filled, leaf: counts}
 
     def _easiest(self, count: Array, open_: list[int]) -> tuple[int, Array]:
         """The open leaf with the fewest ways, of those that can be searched, and its subsets."""

@@ -78,7 +78,7 @@ def leaves_of(
     """The leaves of a victim's tree, given learning rate, penalty and number of rows."""
     tree, (eta, penalty) = victim.trees[at], rates
     leaf = np.flatnonzero(tree.is_leaf)
-    boxes = np.array([cells.box(at, int(cells.roots[at] + node)) for node in leaf])
+    boxes = cells.boxes(at)
     value = tree.value[leaf].astype(np.float64)
     weight, row = value / eta, _ROW * float(np.sqrt(rows))
     hessian, slack = (sums[leaf] for sums in _hessians(tree, rates, row))
@@ -189,6 +189,8 @@ _ROUNDED = 2e-3
 """How far a count may lie from a whole number. Sums in float32 leave 1e-4 of a row of a thousand;
 half and double of it count the same leaves of the tests."""
 _MOST = 100_000
+_COUNTED = 2**24
+"""Rows from which on float32 misses whole numbers. Half and double refuse the same of the tests."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,6 +243,8 @@ def _counted(victim: Victim, leaf: Sums, known: tuple[float, float, float]) -> F
     counts = np.concatenate([rows, positive])
     slack = _ROUNDED * np.maximum(1, np.abs(counts) / 100)
     proven = bool((np.abs(counts - np.round(counts)) < slack).all())
+    if not rows.sum() < _COUNTED:
+        raise ConfigError(f"trees: sums of {rows.sum():.3g} rows, which float32 cannot count.")
     whole = np.maximum(np.round(rows), 0).astype(np.int64)
     return Facts(*known, int(whole.sum()), whole, np.round(positive).astype(np.int64), proven)
 

@@ -23,7 +23,7 @@ def test_a_tree_by_hand() -> None:
     cells = Cells(forest.trees, 2)
     bins = cells.bins(np.array([[39.0, 1], [40, 0]]))
     assert bins.tolist() == [[0, 0], [1, 0]]
-    assert cells.box(0, 2).tolist() == [[1, 0], [1, 0]]
+    assert cells.boxes(0).tolist() == [[[0, 0], [0, 0]], [[1, 0], [1, 0]]]
 
 
 def leaf_values(victim: Victim, tree: int, rows: Rows) -> Any:
@@ -47,16 +47,6 @@ def test_predictions_are_those_of_the_library(form: str, method: str) -> None:
     assert forest.base_score is not None
     base = np.log(forest.base_score / (1 - forest.base_score))
     assert base + added == pytest.approx(margin, abs=1e-5)
-
-
-def test_json_and_ubjson_say_the_same() -> None:
-    rows = drawn(200)
-    one, other = (read_forest(boosted(rows, form=form), form) for form in ("json", "ubj"))
-    for a, b in zip(one.trees, other.trees, strict=True):
-        assert np.array_equal(a.value, b.value)
-        assert np.array_equal(a.left, b.left)
-        assert a.hessian is not None
-        assert np.array_equal(a.hessian, b.hessian)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -118,23 +108,26 @@ def test_a_million_nodes_are_read() -> None:
         "left_children": [*(2 * inner + 1).tolist(), *[-1] * leaves],
         "right_children": [*(2 * inner + 2).tolist(), *[-1] * leaves],
     }
-    full = {
-        name: [value] * (2 * leaves - 1)
-        for name, value in (("split_indices", 0), ("default_left", 0), ("split_conditions", 0.5))
-    }
+    names = ("split_indices", "default_left", "split_conditions")
+    full = dict.fromkeys(names, [0] * (2 * leaves - 1))
     gone = dict.fromkeys(("split_type", "sum_hessian", "base_weights"))
     forest = read_forest(stump(**tree, **full, **gone), "large")
     assert len(forest.trees[0].left) == 2 * leaves - 1
 
 
-def test_other_boosters_and_objectives_are_named() -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gradient_booster": {"name": "dart"}}, "the booster is 'dart'"),
+        ({"objective": {"name": "multi:softprob"}}, "the objective is 'multi:softprob'"),
+        ({"learner_model_param": {"base_score": "1E0", "num_feature": 2}}, "is no probability"),
+        ({"learner_model_param": {"num_feature": 10**6}, "feature_names": []}, "65,536 at most"),
+    ],
+)
+def test_models_of_another_kind_are_named(changes: dict[str, Any], said: str) -> None:
     message = json.loads(stump())
-    message["learner"]["gradient_booster"]["name"] = "dart"
-    with pytest.raises(ConfigError, match="the booster is 'dart'"):
-        read_forest(json.dumps(message).encode(), "model")
-    message["learner"]["gradient_booster"]["name"] = "gbtree"
-    message["learner"]["objective"]["name"] = "multi:softprob"
-    with pytest.raises(ConfigError, match="the objective is 'multi:softprob'"):
+    message["learner"] |= changes
+    with pytest.raises(ConfigError, match=said):
         read_forest(json.dumps(message).encode(), "model")
 
 

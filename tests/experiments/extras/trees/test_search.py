@@ -39,13 +39,12 @@ def test_counts_and_rates_of_the_first_tree_are_exact(eta: float, penalty: float
 
 def test_counts_by_hand() -> None:
     facts = read_facts(victim_of(stump()))
-    assert facts.leaf_rows.tolist() == [4, 8]
-    assert facts.leaf_positive.tolist() == [0, 7]
-    assert facts.rows == 12
-
-
-def test_sums_that_are_no_counts_prove_nothing() -> None:
+    assert (facts.leaf_rows.tolist(), facts.leaf_positive.tolist()) == ([4, 8], [0, 7])
     assert not read_facts(victim_of(stump(sum_hessian=[3.0, 1.1, 1.9]))).proven
+    with pytest.raises(ConfigError, match="float32 cannot count"):
+        read_facts(victim_of(stump(sum_hessian=[3e37, 1e37, 2e37])))
+    with pytest.raises(ConfigError, match="client 0 sent no tree"):
+        victim_of(forest([]))
 
 
 def test_a_hidden_base_score_is_found() -> None:
@@ -76,18 +75,15 @@ def test_masked_hessians_are_read_off_gains(mask: float | None, eta: float) -> N
     data = boosted(rows, eta=eta, max_depth=4)
     facts = read_facts(victim_of(altered(data, sum_hessian=mask)))
     assert facts.eta == pytest.approx(eta, rel=1e-3)
-    assert (facts.leaf_rows.tolist(), facts.leaf_positive.tolist()) == by_leaf(
-        victim_of(data), facts, rows
-    )
+    private = by_leaf(victim_of(data), facts, rows)
+    assert (facts.leaf_rows.tolist(), facts.leaf_positive.tolist()) == private
     assert facts.proven
 
 
 def test_thresholds_and_leaves_alone_count_no_row() -> None:
     bare = altered(boosted(drawn(100)), sum_hessian=None, loss_changes=0.0, base_weights=0.0)
-    victim = victim_of(bare)
-    assert read_facts(victim).rows is None
-    facts = read_facts(victim, claimed=100)
-    assert not facts.proven
+    assert read_facts(victim_of(bare)).rows is None
+    assert not read_facts(victim_of(bare), claimed=100).proven
 
 
 def test_a_regression_counts_rows() -> None:
@@ -117,6 +113,22 @@ def test_every_row_is_followed_through_every_tree() -> None:
     guess = search(victim, read_facts(victim), 20.0)
     assert (guess.trees, guess.proven) == (8, True)
     assert rows_in_boxes(victim, rows, guess)
+
+
+def test_a_tree_may_have_more_leaves_than_python_nests() -> None:
+    """A chain of 1,200 leaves, each of one row."""
+    inner, leaves = 1199, 1200
+    tree = {
+        "left_children": [*range(inner, inner + leaves - 1), *[-1] * leaves],
+        "right_children": [*range(1, inner), inner + leaves - 1, *[-1] * leaves],
+        "split_conditions": [*range(inner), *[-0.12, 0.12] * (leaves // 2)],
+        "sum_hessian": [*(0.25 * np.arange(leaves, 1, -1)).tolist(), *[0.25] * leaves],
+    }
+    zeros = dict.fromkeys(("split_indices", "default_left"), [0] * (inner + leaves))
+    victim = victim_of(stump(**tree, **zeros, base_weights=None, split_type=None))
+    guess = search(victim, read_facts(victim), 20.0)
+    assert (guess.trees, guess.proven) == (1, True)
+    assert guess.labels[np.argsort(guess.low[:, 0])].tolist() == [0.0, 1.0] * (leaves // 2)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +170,7 @@ def test_rows_that_sums_do_not_tell_apart_are_not_proven() -> None:
     trees = [stump_tree(0, 40.0, [4.0, 4.0]), stump_tree(1, 0.5, [4.0, 4.0])]
     victim = victim_of(forest(trees))
     guess = search(victim, read_facts(victim), 5.0)
-    assert guess.trees == 2
-    assert not guess.proven
+    assert (guess.trees, guess.proven) == (2, False)
 
 
 def test_the_other_clients_trees_tell_less() -> None:
@@ -223,9 +234,7 @@ def test_the_command_refuses_what_is_not_there(tmp_path: Path, said: Said) -> No
 
 
 def test_models_of_two_federations_are_not_mixed() -> None:
-    other = json.loads(stump())
-    other["learner"]["feature_names"] = ["age", "weight"]
-    models = (stump(), json.dumps(other).encode())
-    replies = [Reply(k, 1, None, read_forest(data, str(k))) for k, data in enumerate(models)]
+    other = stump().replace(b'"sex"', b'"weight"')
+    replies = [Reply(k, 1, None, read_forest(data, "")) for k, data in enumerate((stump(), other))]
     with pytest.raises(ConfigError, match="differ in features"):
         victims(replies)
