@@ -260,7 +260,8 @@ def ceiling(
         if name not in known:
             total = [information(reply, example) for example in examples[:_CHOOSE]]
             known[name] = torch.stack(total).mean(0)
-        chosen = _inverse(known[name] / noise.std**2 + images.precision)
+        posterior = known[name] / noise.std**2 + images.precision
+        chosen = torch.cholesky_inverse(torch.linalg.cholesky(posterior))
         moved = [_moved(reply, example, chosen, rng) for example in examples[_CHOOSE:]]
     measured = upper_mean(torch.tensor(moved))
     prior = float((chosen @ images.precision * chosen.T).sum())
@@ -273,10 +274,6 @@ def _moved(reply: ExampleReply, example: Batch, chosen: Tensor, rng: torch.Gener
     signs = torch.randint(2, (_ASIDE, len(chosen)), generator=rng).double() * 2 - 1
     pushed = _pushed(reply, example, (signs @ chosen).float())
     return float(pushed.double().square().sum(1).mean())
-
-
-def _inverse(matrix: Tensor) -> Tensor:
-    return torch.cholesky_inverse(torch.linalg.cholesky(matrix))
 
 
 def information(reply: ExampleReply, example: Batch) -> Tensor:

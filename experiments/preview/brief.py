@@ -66,11 +66,7 @@ def _took(runs: Path) -> dict[tuple[str, str], list[float]]:
         with suppress(StoreError, OSError, ValueError, KeyError):  # a run that cannot be read
             for row in read_ledger(path):
                 if row.state == "done":
-                    model = _model(path.parent / row.cell / "cell.json")
+                    cell = json.loads((path.parent / row.cell / "cell.json").read_bytes())
                     attack = row.label.partition("-")[0]
-                    seconds.setdefault((model, attack), []).append(row.seconds)
+                    seconds.setdefault((cell["task"]["model"], attack), []).append(row.seconds)
     return seconds
-
-
-def _model(path: Path) -> str:
-    return str(json.loads(path.read_bytes())["task"]["model"])

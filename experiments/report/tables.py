@@ -102,7 +102,8 @@ def to_csv(table: Table) -> str:
 
 def to_terminal(table: Table) -> str:
     """The caption, and the rows in columns of equal width, without any markup."""
-    lines = [[visible_line(text) for text in line] for line in [table.columns, *_texts(table)]]
+    cells = [table.columns, *table.cells]
+    lines = [[visible_line(text_of(value)) for value in row] for row in cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(table.columns))]
     right = _numeric(table)
     rows = [
@@ -126,10 +127,6 @@ def _plain(value: Value) -> str | int | None:
     if isinstance(value, Number):
         return repr(value.value)
     return inert(value) if isinstance(value, str) else value
-
-
-def _texts(table: Table) -> list[list[str]]:
-    return [[text_of(value) for value in row] for row in table.cells]
 
 
 def _numeric(table: Table) -> list[bool]:

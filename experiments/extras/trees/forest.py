@@ -80,14 +80,12 @@ class Cells:
         sizes = [len(tree.left) for tree in trees]
         offsets = np.cumsum([0, *sizes])
         self.roots, self.nodes = offsets[:-1], int(offsets[-1])
-        numbers = np.arange(self.nodes)
-        start = np.repeat(self.roots, sizes)
-        self.is_leaf = _joined([tree.is_leaf for tree in trees])
-        left = np.where(self.is_leaf, numbers, _joined([tree.left for tree in trees]) + start)
-        right = np.where(self.is_leaf, numbers, _joined([tree.right for tree in trees]) + start)
-        self.feature = _joined([tree.feature for tree in trees])
-        value = _joined([tree.value for tree in trees])
-        self.children = np.stack([left, right], 1)
+        numbers, start = np.arange(self.nodes)[:, None], np.repeat(self.roots, sizes)[:, None]
+        self.is_leaf = np.concatenate([tree.is_leaf for tree in trees])
+        children = np.concatenate([np.stack([tree.left, tree.right], 1) for tree in trees])
+        self.children = np.where(self.is_leaf[:, None], numbers, children + start)
+        self.feature = np.concatenate([tree.feature for tree in trees])
+        value = np.concatenate([tree.value for tree in trees])
         pairs = zip(self.feature, value, strict=True)
         self.cut = np.array([np.searchsorted(self.thresholds[f], cut) for f, cut in pairs])
 
@@ -111,10 +109,6 @@ class Cells:
             right[at, 0, feature] = np.maximum(right[at, 0, feature], cut + 1)
             nodes, boxes = self.children[nodes].T.ravel(), np.concatenate([left, right])
         return np.array([leaves[node] for node in sorted(leaves)])
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    return np.concatenate(parts)
 
 
 def _thresholds(trees: Sequence[Tree], feature: int) -> Array:
