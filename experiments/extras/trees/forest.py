@@ -178,7 +178,7 @@ def _forest(said: Mapping[str, Any], place: str) -> Forest:
         )
     base = _base_score(parameters.get("base_score"))
     if base is not None and objective == _OBJECTIVES[0] and not 0 < base < 1:
-        raise ConfigError(f"{place}: the base score {base:g} is no probability. Mend it.")
+        raise ConfigError(f"{place}: the base score {base:g} is no probability. Send another.")
     return Forest(
         objective=objective,
         base_score=base,

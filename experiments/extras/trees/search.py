@@ -222,10 +222,10 @@ class _Sums:
             if state is None:
                 stack.pop()
                 continue
-            left, filled = state
+            remaining, filled = state
             if open_ := [leaf for leaf in leaves if leaf not in filled]:
-                stack.append(self._branches(left, filled, open_))
-            elif not left.any():
+                stack.append(self._branches(remaining, filled, open_))
+            elif not remaining.any():
                 yield np.stack([filled[leaf] for leaf in leaves], 1)
 
     def _branches(
